@@ -1,0 +1,133 @@
+// math.cuh - elementary functions, minimum and maximum, integer division. All functions: thread.
+// Names such as exp also exist outside the namespace: write tdsl::exp.
+#pragma once
+#include "tiledsl/types.cuh"
+
+namespace tdsl {
+
+// ------------------------------------------------------------------ accurate
+// The compiler's own math library: errors of at most a few units in the last place, except where the
+// whole program is compiled with fast math. ISA: Floating Point Instructions.
+TDSL_FN float exp(float x) { return expf(x); }
+TDSL_FN double exp(double x) { return ::exp(x); }
+TDSL_FN float exp2(float x) { return exp2f(x); }
+TDSL_FN double exp2(double x) { return ::exp2(x); }
+TDSL_FN float log(float x) { return logf(x); }
+TDSL_FN double log(double x) { return ::log(x); }
+TDSL_FN float log2(float x) { return log2f(x); }
+TDSL_FN double log2(double x) { return ::log2(x); }
+TDSL_FN float tanh(float x) { return tanhf(x); }
+TDSL_FN double tanh(double x) { return ::tanh(x); }
+TDSL_FN float erf(float x) { return erff(x); }
+TDSL_FN double erf(double x) { return ::erf(x); }
+TDSL_FN float pow(float x, float y) { return powf(x, y); }
+TDSL_FN double pow(double x, double y) { return ::pow(x, y); }
+// sin and cos of a large argument use a short stack frame (local memory); the f64 forms of pow, sin and
+// cos are real calls, which a kernel with wgmma in flight cannot have.
+TDSL_FN float sin(float x) { return sinf(x); }
+TDSL_FN double sin(double x) { return ::sin(x); }
+TDSL_FN float cos(float x) { return cosf(x); }
+TDSL_FN double cos(double x) { return ::cos(x); }
+// sqrt.rn, correctly rounded. ISA: sqrt.
+TDSL_FN float sqrt(float x) { return __fsqrt_rn(x); }
+TDSL_FN double sqrt(double x) { return ::sqrt(x); }
+// rsqrt.approx.f32, 2^-22.4 relative. ISA: rsqrt.
+TDSL_FN float rsqrt(float x) { return rsqrtf(x); }
+TDSL_FN double rsqrt(double x) { return ::rsqrt(x); }
+// div.rn, correctly rounded. ISA: div.
+TDSL_FN float div_rn(float x, float y) { return __fdiv_rn(x, y); }
+TDSL_FN double div_rn(double x, double y) { return x / y; }
+// fma.rn. ISA: fma.
+TDSL_FN float fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+TDSL_FN double fma(double x, double y, double z) { return __fma_rn(x, y, z); }
+// cvt.rmi, cvt.rpi, abs. ISA: cvt, abs.
+TDSL_FN float floor(float x) { return floorf(x); }
+TDSL_FN double floor(double x) { return ::floor(x); }
+TDSL_FN float ceil(float x) { return ceilf(x); }
+TDSL_FN double ceil(double x) { return ::ceil(x); }
+TDSL_FN float abs(float x) { return fabsf(x); }
+TDSL_FN double abs(double x) { return fabs(x); }
+TDSL_FN i32 abs(i32 x) { return x < 0 ? -x : x; }
+TDSL_FN i64 abs(i64 x) { return x < 0 ? -x : x; }
+
+// ------------------------------------------------------------------ approximate, one instruction
+// ex2.approx.ftz.f32: 2^x, 2^-22.5 relative; subnormals are zero. ISA: ex2.
+TDSL_FN float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// lg2.approx.ftz.f32. ISA: lg2.
+TDSL_FN float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// rcp.approx.ftz.f32, 1 ulp. ISA: rcp.
+TDSL_FN float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// div.full.f32, 2 ulp over the full range. ISA: div.
+TDSL_FN float div_full(float x, float y) {
+  float r;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+// tanh.approx.f32, 2^-11 relative. ISA: tanh.
+TDSL_FN float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// rsqrt.approx.ftz.f32. ISA: rsqrt.
+TDSL_FN float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ------------------------------------------------------------------ minimum, maximum
+// max.NaN.f32 / min.NaN.f32: NaN when either is NaN. ISA: max, min.
+TDSL_FN float max_nan(float x, float y) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+TDSL_FN float min_nan(float x, float y) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+  return r;
+}
+TDSL_FN double max_nan(double x, double y) { return x > y || x != x ? x : y; }
+TDSL_FN double min_nan(double x, double y) { return x < y || x != x ? x : y; }
+// max.f32 / min.f32: the other one when one is NaN; integers of any width. ISA: max, min.
+template <class T> TDSL_FN T max_num(T x, T y) { return x > y ? x : y; }
+template <class T> TDSL_FN T min_num(T x, T y) { return x < y ? x : y; }
+template <> TDSL_FN float max_num<float>(float x, float y) { return fmaxf(x, y); }
+template <> TDSL_FN float min_num<float>(float x, float y) { return fminf(x, y); }
+template <> TDSL_FN double max_num<double>(double x, double y) { return fmax(x, y); }
+template <> TDSL_FN double min_num<double>(double x, double y) { return fmin(x, y); }
+
+// ------------------------------------------------------------------ integer division
+// ceil(x / y) for x >= 0, y > 0; x + y - 1 must not overflow. ISA: div.
+template <class T> TDSL_FN T cdiv(T x, T y) { return (x + y - 1) / y; }
+// Toward zero, as C and as `//` on run-time integers of the language. ISA: div.
+template <class T> TDSL_FN T div_trunc(T x, T y) { return x / y; }
+// Remainder of div_trunc: the sign of x. ISA: rem.
+template <class T> TDSL_FN T mod_trunc(T x, T y) { return x % y; }
+// Toward minus infinity, as Python. ISA: div.
+template <class T> TDSL_FN T div_floor(T x, T y) {
+  const T q = x / y;
+  if constexpr (T(-1) > T(0)) return q;   // unsigned
+  else return q * y != x && (x ^ y) < 0 ? q - 1 : q;
+}
+// Remainder of div_floor: the sign of y. ISA: rem.
+template <class T> TDSL_FN T mod_floor(T x, T y) {
+  const T r = x % y;
+  if constexpr (T(-1) > T(0)) return r;   // unsigned
+  else return r != 0 && (r ^ y) < 0 ? r + y : r;
+}
+
+}  // namespace tdsl

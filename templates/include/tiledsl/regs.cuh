@@ -1,0 +1,174 @@
+// regs.cuh - thread identity, register budgets, pins and packed register tiles.
+// Thread blocks are one-dimensional.
+#pragma once
+#include "tiledsl/types.cuh"
+
+namespace tdsl {
+
+// ------------------------------------------------------------------ identity
+// shfl.sync.idx from lane 0: tells the compiler that a value is equal in the warp. Warp, converged.
+template <class T> TDSL_FN T uniform(T v) { return __shfl_sync(0xffffffffu, v, 0); }
+// Lane in the warp, 0..31. Thread. ISA: Special Registers: %tid.
+TDSL_FN u32 lane_id() { return threadIdx.x & 31u; }
+// Warp in the block, warp-uniform. Warp, converged.
+TDSL_FN u32 warp_id() { return uniform((u32)threadIdx.x >> 5); }
+// Warp in the warpgroup, 0..3, warp-uniform. Warp, converged.
+TDSL_FN u32 warp_in_group() { return uniform(((u32)threadIdx.x >> 5) & 3u); }
+// Warpgroup in the block, warp-uniform. Warp, converged.
+TDSL_FN u32 warpgroup_id() { return uniform((u32)threadIdx.x >> 7); }
+// Thread in the warpgroup, 0..127. Thread.
+TDSL_FN u32 thread_in_group() { return threadIdx.x & 127u; }
+// elect.sync: true in exactly one lane, the same one each time. Warp, converged. ISA: elect.sync.
+TDSL_FN bool elect_one() {
+  u32 p;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(p));
+  return p != 0;
+}
+// bar.warp.sync of the full warp; orders memory accesses among its lanes. Warp. ISA: bar.warp.sync.
+TDSL_FN void warp_sync() { __syncwarp(); }
+// bar.sync 0: all threads of the block; orders their memory accesses. Block. ISA: bar, barrier.
+TDSL_FN void block_sync() { __syncthreads(); }
+
+// ------------------------------------------------------------------ register budget
+// setmaxnreg.dec: gives registers back, N = 24..256 in steps of 8. Warpgroup. ISA: setmaxnreg.
+template <int N> TDSL_FN void reg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+// setmaxnreg.inc: blocks until N registers a thread are free. Warpgroup. ISA: setmaxnreg.
+template <int N> TDSL_FN void reg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// ------------------------------------------------------------------ pins
+// Empty asm: no access of these registers moves across it. Emit it over accumulators before the first
+// wgmma_fence of a batch and after the wgmma_wait that completes them, and over A registers. Thread.
+template <int N> TDSL_FN void keep(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int N> TDSL_FN void keep(u32 (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+template <int N> TDSL_FN void keep(i32 (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+template <class T, int M, int N> TDSL_FN void keep(T (&d)[M][N]) {
+#pragma unroll
+  for (int i = 0; i < M; ++i) keep(d[i]);
+}
+
+// ------------------------------------------------------------------ packed register tiles
+template <class T> struct packed_value { using type = float; };   // what get() returns
+template <> struct packed_value<i8> { using type = i32; };
+template <> struct packed_value<u8> { using type = i32; };
+template <> struct packed_value<i16> { using type = i32; };
+template <> struct packed_value<u16> { using type = i32; };
+
+template <class T> struct packed_float { static constexpr bool value = true; };
+template <> struct packed_float<i8> { static constexpr bool value = false; };
+template <> struct packed_float<u8> { static constexpr bool value = false; };
+template <> struct packed_float<i16> { static constexpr bool value = false; };
+template <> struct packed_float<u16> { static constexpr bool value = false; };
+
+// The four consecutive words w[4 j .. 4 j + 3], the A operand of one wgmma; `j` constant after unrolling.
+template <int N> TDSL_FN u32 (&quad(u32 (&w)[N], int j))[4] {
+  return *reinterpret_cast<u32(*)[4]>(&w[4 * j]);
+}
+
+// N elements of an 8- or 16-bit type held in 32-bit registers, element 0 in the low bits of w[0]. Every
+// index must be a constant after unrolling, or the tile goes to local memory. All members: thread.
+template <class T, int N> struct Packed {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2, "a packed tile holds 8- or 16-bit elements");
+  using Value = typename packed_value<T>::type;
+  static constexpr int PER = 4 / sizeof(T);
+  static constexpr int WORDS = (N * (int)sizeof(T) + 3) / 4;
+  static constexpr bool FLOAT = packed_float<T>::value;
+  u32 w[WORDS];
+
+  // Element i as float, or as i32 for integer types. Prefer get2 where both neighbours are wanted.
+  TDSL_FN Value get(int i) const {
+    const u32 shift = (i % PER) * (32 / PER), raw = w[i / PER] >> shift;
+    if constexpr (FLOAT) {
+      if constexpr (sizeof(T) == 2) return to_float(T{(u16)raw});
+      else return to_float(T{(u8)raw});
+    } else {
+      return (i32)(T)raw;
+    }
+  }
+  // Replaces element i (nearest even; fp8 saturates; integers keep the low bits).
+  TDSL_FN void set(int i, Value v) {
+    u32 raw;
+    if constexpr (FLOAT) raw = from_float<T>(v).bits;
+    else raw = (u32)v;
+    if constexpr (sizeof(T) == 2) {
+      w[i / 2] = i % 2 ? __byte_perm(w[i / 2], raw, 0x5410) : __byte_perm(w[i / 2], raw, 0x3254);
+    } else {
+      const u32 shift = (i % 4) * 8;
+      w[i / 4] = (w[i / 4] & ~(0xffu << shift)) | ((raw & 0xffu) << shift);
+    }
+  }
+  // Sets elements 2 j and 2 j + 1: for 16-bit floats one cvt.rn.{bf16x2,f16x2}.f32 into word j.
+  TDSL_FN void pack2(int j, Value lo, Value hi) {
+    if constexpr (sizeof(T) == 2) {
+      w[j] = pair(lo, hi);
+    } else {
+      w[j / 2] = __byte_perm(w[j / 2], pair(lo, hi), j % 2 ? 0x5410 : 0x3254);
+    }
+  }
+  // Sets elements 4 j .. 4 j + 3: one word of an 8-bit type, two words of a 16-bit type.
+  TDSL_FN void pack4(int j, Value a, Value b, Value c, Value d) {
+    if constexpr (sizeof(T) == 2) {
+      w[2 * j] = pair(a, b);
+      w[2 * j + 1] = pair(c, d);
+    } else {
+      w[j] = __byte_perm(pair(a, b), pair(c, d), 0x5410);
+    }
+  }
+  // Elements 2 j and 2 j + 1.
+  TDSL_FN void get2(int j, Value& lo, Value& hi) const {
+    if constexpr (FLOAT) unpair(sizeof(T) == 2 ? w[j] : w[j / 2] >> (j % 2 * 16), lo, hi);
+    else lo = get(2 * j), hi = get(2 * j + 1);
+  }
+  TDSL_FN u32 word(int j) const { return w[j]; }
+  TDSL_FN void set_word(int j, u32 v) { w[j] = v; }
+  TDSL_FN void zero() {
+#pragma unroll
+    for (int j = 0; j < WORDS; ++j) w[j] = 0;
+  }
+  // Words 4 j .. 4 j + 3 as the A operand of one wgmma.
+  TDSL_FN u32 (&quad(int j))[4] { return tdsl::quad(w, j); }
+
+ private:
+  // Two elements in the low bits of a word.
+  static TDSL_FN u32 pair(Value lo, Value hi);
+  static TDSL_FN void unpair(u32 raw, Value& lo, Value& hi);
+};
+
+template <class T> struct PairOf {   // integers
+  static TDSL_FN u32 pack(i32 lo, i32 hi) {
+    if constexpr (sizeof(T) == 2) return __byte_perm((u32)lo, (u32)hi, 0x5410);
+    else return __byte_perm((u32)lo, (u32)hi, 0x0040) & 0xffffu;
+  }
+};
+template <> struct PairOf<bf16> {
+  static TDSL_FN u32 pack(float lo, float hi) { return pack_bf16x2(lo, hi); }
+  static TDSL_FN void unpack(u32 raw, float& lo, float& hi) { unpack_bf16x2(raw, lo, hi); }
+};
+template <> struct PairOf<f16> {
+  static TDSL_FN u32 pack(float lo, float hi) { return pack_f16x2(lo, hi); }
+  static TDSL_FN void unpack(u32 raw, float& lo, float& hi) { unpack_f16x2(raw, lo, hi); }
+};
+template <> struct PairOf<e4m3> {
+  static TDSL_FN u32 pack(float lo, float hi) { return pack_e4m3x2(lo, hi); }
+  static TDSL_FN void unpack(u32 raw, float& lo, float& hi) { unpack_e4m3x2((u16)raw, lo, hi); }
+};
+template <> struct PairOf<e5m2> {
+  static TDSL_FN u32 pack(float lo, float hi) { return pack_e5m2x2(lo, hi); }
+  static TDSL_FN void unpack(u32 raw, float& lo, float& hi) { unpack_e5m2x2((u16)raw, lo, hi); }
+};
+template <class T, int N> TDSL_FN u32 Packed<T, N>::pair(Value lo, Value hi) { return PairOf<T>::pack(lo, hi); }
+template <class T, int N> TDSL_FN void Packed<T, N>::unpair(u32 raw, Value& lo, Value& hi) {
+  PairOf<T>::unpack(raw, lo, hi);
+}
+
+template <class T, int N> TDSL_FN void keep(Packed<T, N>& p) { keep(p.w); }
+
+}  // namespace tdsl

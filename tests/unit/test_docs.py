@@ -1,0 +1,94 @@
+"""The python blocks of README.md and docs/ run, page by page, on the CPU.
+
+A page becomes one script in which its blocks keep their line numbers, so that tracebacks and
+compile errors point into the page. Blocks of a page share their names, as a reader expects.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^\s*```(.*)$")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+def script_of(page: str) -> str:
+    """The text with everything outside ```python blocks blanked; empty when there is no block."""
+    out: list[str] = []
+    fence: str | None = None
+    for line in page.splitlines():
+        match = FENCE.match(line)
+        if match:
+            fence = match[1].strip() if fence is None else None
+        keep = fence == "python" and not match
+        out.append(line if keep else "")
+    return "\n".join(out) + "\n" if any(out) else ""
+
+
+def has_public_api() -> bool:
+    try:
+        package = importlib.import_module("tiledsl")
+        importlib.import_module("tiledsl.language")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tiledsl"):
+            return False
+        raise
+    return hasattr(package, "jit")
+
+
+SCRIPTS = {
+    str(page.relative_to(ROOT)): script
+    for page in PAGES
+    if (script := script_of(page.read_text(encoding="utf-8")))
+}
+
+
+@pytest.mark.parametrize("page", SCRIPTS)
+def test_blocks_run(page: str, tmp_path: Path) -> None:
+    if "tiledsl.jit" in SCRIPTS[page] and not has_public_api():
+        pytest.skip("tiledsl.jit is not importable yet")
+    script = tmp_path / f"{Path(page).stem}.py"
+    script.write_text(SCRIPTS[page], encoding="utf-8")
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, f"{page} fails:\n{result.stdout}{result.stderr}"
+
+
+def test_readme_has_a_kernel() -> None:
+    assert "@tiledsl.jit" in SCRIPTS["README.md"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, ROOT / "CONTRIBUTING.md"],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_blocks_keep_their_lines() -> None:
+    page = "# title\n```python\nx = 1\n```\ntext\n```bash\nls\n```\n```python\nassert x == 1\n```\n"
+    lines = script_of(page).splitlines()
+    assert (lines[2], lines[9]) == ("x = 1", "assert x == 1")
+    assert sum(map(bool, lines)) == 2

@@ -1,0 +1,121 @@
+"""KernelModule: the CUDA text of one kernel and every fact a launcher needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Literal
+
+from tiledsl.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class PointerParam:
+    """`T* name`: the data pointer of tensor argument `arg`."""
+
+    name: str
+    arg: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeParam:
+    """`long long name`: extent of dimension `dim` of tensor argument `arg`, elements."""
+
+    name: str
+    arg: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrideParam:
+    """`long long name`: stride of dimension `dim` of tensor argument `arg`, elements."""
+
+    name: str
+    arg: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParam:
+    """A scalar argument passed by value as `dtype`."""
+
+    name: str
+    arg: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class GridParam:
+    """`int name`: extent of axis `axis` of the grid that the user asked for."""
+
+    name: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapParam:
+    """`const __grid_constant__ TensorMap name`: a TMA descriptor of tensor argument `arg`.
+
+    dims: dimensions of the tensor in the map's order, innermost (stride 1) first.
+    box: extents of one copy in the same order, elements.
+    swizzle_bytes: 0, 32, 64 or 128.
+    l2_promotion_bytes: 0, 64, 128 or 256.
+    """
+
+    name: str
+    arg: str
+    dtype: DType
+    dims: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int = 128
+    l2_promotion_bytes: int = 256
+
+
+Param = PointerParam | ShapeParam | StrideParam | ScalarParam | GridParam | TensorMapParam
+
+
+@dataclass(frozen=True, slots=True)
+class GridSpec:
+    """How the launch grid follows from the user's grid (gx, gy, gz).
+
+    mode 'plain': launched as the user gave it (split_k multiplies axis 0).
+    mode 'persistent': one-dimensional, min(cluster tiles, resident clusters) * cluster CTAs, where
+    the number of cluster tiles is gx*gy*gz with the axis `cluster_axis` divided by `cluster_size`
+    (rounded up).
+    `split_k` CTAs (one cluster) share one program when it is over 1; then cluster_axis is -1.
+    """
+
+    mode: Literal["plain", "persistent"] = "plain"
+    cluster_axis: int = -1
+    cluster_size: int = 1
+    split_k: int = 1
+    ctas_per_sm: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModule:
+    """A kernel ready for NVRTC.
+
+    name: the extern "C" entry point.  source: CUDA C++ that includes the headers by name.
+    headers: (include name, text) pairs handed to NVRTC in memory.
+    num_threads: threads of a CTA (one-dimensional).  smem_bytes: dynamic shared memory.
+    """
+
+    name: str
+    source: str
+    headers: tuple[tuple[str, str], ...]
+    params: tuple[Param, ...]
+    num_threads: int
+    smem_bytes: int = 0
+    cluster_size: int = 1
+    grid: GridSpec = field(default_factory=GridSpec)
+    pdl: bool = False
+
+    @property
+    def standalone(self) -> str:
+        """One text with the headers inlined, for reading and for external compilers."""
+        text = self.source
+        for name, body in self.headers:
+            text = text.replace(f'#include "{name}"', body, 1).replace(f'#include "{name}"\n', "")
+        return text

@@ -1,0 +1,119 @@
+"""The dtype table: one row per element type, with its numpy, CUDA and tensor-map names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+Kind = Literal["bool", "int", "uint", "float"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type.
+
+    name: the name in the IR and in user code (`f32` prints, `tl.float32` is the user's name).
+    cuda: the C++ type that holds one element in a register or in memory.
+    """
+
+    name: str
+    user_name: str
+    kind: Kind
+    bits: int
+    numpy: np.dtype
+    cuda: str
+    mantissa_bits: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element in memory (a bool takes one)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """Integers, signed or not; bool is not one."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def is_16bit_float(self) -> bool:
+        return self.kind == "float" and self.bits == 16
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.kind == "float" and self.bits == 8
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tl.{self.user_name}"
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DType) and other.name == self.name
+
+
+def _dt(
+    name: str, user: str, kind: Kind, bits: int, numpy: object, cuda: str, mant: int = 0
+) -> DType:
+    return DType(name, user, kind, bits, np.dtype(numpy), cuda, mant)  # type: ignore[call-overload]
+
+
+int1 = _dt("i1", "int1", "bool", 1, np.bool_, "bool")
+int8 = _dt("i8", "int8", "int", 8, np.int8, "i8")
+int16 = _dt("i16", "int16", "int", 16, np.int16, "i16")
+int32 = _dt("i32", "int32", "int", 32, np.int32, "i32")
+int64 = _dt("i64", "int64", "int", 64, np.int64, "i64")
+uint8 = _dt("u8", "uint8", "uint", 8, np.uint8, "u8")
+uint16 = _dt("u16", "uint16", "uint", 16, np.uint16, "u16")
+uint32 = _dt("u32", "uint32", "uint", 32, np.uint32, "u32")
+uint64 = _dt("u64", "uint64", "uint", 64, np.uint64, "u64")
+float8e4nv = _dt("e4m3", "float8e4nv", "float", 8, ml_dtypes.float8_e4m3fn, "e4m3", 3)
+float8e5 = _dt("e5m2", "float8e5", "float", 8, ml_dtypes.float8_e5m2, "e5m2", 2)
+float16 = _dt("f16", "float16", "float", 16, np.float16, "f16", 10)
+bfloat16 = _dt("bf16", "bfloat16", "float", 16, ml_dtypes.bfloat16, "bf16", 7)
+float32 = _dt("f32", "float32", "float", 32, np.float32, "float", 23)
+float64 = _dt("f64", "float64", "float", 64, np.float64, "double", 52)
+
+ALL: tuple[DType, ...] = (
+    int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    float8e4nv, float8e5, float16, bfloat16, float32, float64,
+)  # fmt: skip
+BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
+BY_USER_NAME: dict[str, DType] = {d.user_name: d for d in ALL}
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The common dtype of two operands of equal standing (Triton's rules).
+
+    float beats int; of two floats the wider wins, two different 16-bit floats (or fp8) give f32
+    (f16); of two ints the wider wins, and at equal width unsigned wins.
+    """
+    if a == b:
+        return a
+    if a.is_float or b.is_float:
+        if not (a.is_float and b.is_float):
+            return a if a.is_float else b
+        if a.bits == b.bits:
+            return float32 if a.bits == 16 else float16
+        return a if a.bits > b.bits else b
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    if a.bits == b.bits:
+        return a if a.kind == "uint" else b
+    return a if a.bits > b.bits else b

@@ -1,0 +1,159 @@
+"""mbarriers with their cursors, named barriers, CTA and cluster barriers, proxy fences."""
+
+from __future__ import annotations
+
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.types import HandleType
+from tiledsl.ir.types import Type
+
+MACHINE = Level.MACHINE
+LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
+
+
+class MbarrierArray(Op, opcode="barrier.array", levels=MACHINE, effect=Effect.SYNC):
+    """`depth` mbarriers in shared memory at `offset_bytes`. arrivals: count that completes one parity.
+
+    Ref: PTX ISA, mbarrier.
+    """
+
+    depth: int = attribute()
+    arrivals: int = attribute()
+    offset_bytes: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (HandleType("mbarrier", self.depth),)
+
+
+class MbarrierInit(Op, opcode="barrier.init", levels=MACHINE, effect=Effect.SYNC):
+    """Initialises every mbarrier of an array with its arrival count (one thread)."""
+
+    barriers: Value = operand()
+    arrivals: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class InitFence(Op, opcode="barrier.init_fence", levels=MACHINE, effect=Effect.SYNC):
+    """Makes mbarrier initialisation visible to the cluster and the async proxy. Ref: PTX ISA, fence.mbarrier_init."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class CursorCreate(Op, opcode="barrier.cursor", levels=MACHINE, effect=Effect.SYNC):
+    """A role's position in a ring: slot = n mod depth and parity = (n / depth) & 1 for the running count n."""
+
+    depth: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (HandleType("cursor", self.depth),)
+
+
+class CursorNext(Op, opcode="barrier.next", levels=MACHINE, effect=Effect.SYNC):
+    """Moves a cursor on by one slot."""
+
+    cursor: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class CursorSkip(Op, opcode="barrier.skip", levels=MACHINE, effect=Effect.SYNC):
+    """Moves a cursor on by `count` slots (non-negative i32)."""
+
+    cursor: Value = operand()
+    count: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class MbarrierWait(Op, opcode="barrier.wait", levels=MACHINE, effect=Effect.SYNC):
+    """Waits until the mbarrier at the cursor's slot completed the cursor's parity (the other one when `invert`).
+
+    Ref: PTX ISA, mbarrier.try_wait.parity.
+    """
+
+    barriers: Value = operand()
+    cursor: Value = operand()
+    invert: bool = attribute(default=False)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class ExpectTx(Op, opcode="barrier.expect_tx", levels=MACHINE, effect=Effect.SYNC):
+    """Arrives at the cursor's mbarrier and announces `num_bytes` of asynchronous copies."""
+
+    barriers: Value = operand()
+    cursor: Value = operand()
+    num_bytes: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
+    """One lane of each executing warp arrives at the cursor's mbarrier, in every CTA of the cluster.
+
+    cluster_size: CTAs to tell (1: this CTA only; lane i < cluster_size tells CTA i).
+    """
+
+    barriers: Value = operand()
+    cursor: Value = operand()
+    cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class NamedSync(Op, opcode="barrier.named_sync", levels=LOWER, effect=Effect.SYNC):
+    """Waits at named barrier `base + index` until `num_threads` threads arrived or wait. Ref: PTX ISA, barrier.sync."""
+
+    index: Value = operand(default=None)
+    base: int = attribute()
+    num_threads: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class NamedArrive(Op, opcode="barrier.named_arrive", levels=LOWER, effect=Effect.SYNC):
+    """Arrives at named barrier `base + index` without waiting. Ref: PTX ISA, barrier.arrive."""
+
+    index: Value = operand(default=None)
+    base: int = attribute()
+    num_threads: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class CtaSync(Op, opcode="barrier.cta", levels=LOWER, effect=Effect.SYNC):
+    """All threads of the CTA wait for each other."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class ClusterSync(Op, opcode="barrier.cluster", levels=LOWER, effect=Effect.SYNC):
+    """All threads of the cluster wait for each other. Ref: PTX ISA, barrier.cluster."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.SYNC):
+    """Orders this thread's generic writes to shared memory before later asynchronous reads.
+
+    Ref: PTX ISA, fence.proxy.async.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()

@@ -1,0 +1,121 @@
+"""Control flow: for, if, while and their terminator."""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int1
+from tiledsl.errors import TypeMismatch
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
+from tiledsl.ir.op import region
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+
+class Yield(Op, opcode="control.yield", effect=Effect.CONTROL, terminator=True):
+    """Ends a region and hands its values to the op around it."""
+
+    values: tuple[Value, ...] = operands()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class For(Op, opcode="control.for", effect=Effect.CONTROL):
+    """`for iv in range(lower, upper, step)` with loop-carried values.
+
+    lower, upper, step: scalars of one integer dtype; a negative step counts down, a step of 0 is an error.
+    init: initial loop-carried values. body: arguments (iv, carried...), ends in a yield of the next carried values.
+    Results: the carried values after the last iteration (`init` when there is none).
+    unroll: unroll factor asked for by the user, 1 for none, 0 for full.
+    """
+
+    lower: Value = operand()
+    upper: Value = operand()
+    step: Value = operand()
+    init: tuple[Value, ...] = operands()
+    unroll: int = attribute(default=1)
+    body: Region = region()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        for name in ("lower", "upper", "step"):
+            type_ = getattr(self, name).type
+            if not isinstance(type_, ScalarType) or not type_.dtype.is_int:
+                raise TypeMismatch(f"for: {name} must be an integer scalar, got {type_}")
+        return tuple(v.type for v in self.init)
+
+    def verify(self, target: Target) -> None:
+        if len(self.body.args) != 1 + len(self.init):
+            raise VerifyError(f"for: body has {len(self.body.args)} arguments, expected {1 + len(self.init)}")
+        _check_yield(self.body, [v.type for v in self.init], "for")
+        for arg, init in zip(self.body.args[1:], self.init, strict=True):
+            if not same_type(arg.type, init.type):
+                raise VerifyError(f"for: carried value {arg!r} starts as {init.type}")
+
+    @property
+    def iv(self) -> Value:
+        return self.body.args[0]
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        return tuple(self.body.args[1:])
+
+
+class If(Op, opcode="control.if", effect=Effect.CONTROL):
+    """`if condition` with both branches as regions; results are what the taken branch yields."""
+
+    condition: Value = operand()
+    then: Region = region()
+    orelse: Region = region()
+    result_types: tuple[Type, ...] = attribute(default=())
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if self.condition.type != ScalarType(int1):
+            raise TypeMismatch(f"if: the condition must be a scalar bool, got {self.condition.type}")
+        return self.result_types
+
+    def verify(self, target: Target) -> None:
+        _check_yield(self.then, list(self.result_types), "if")
+        _check_yield(self.orelse, list(self.result_types), "else")
+
+
+class While(Op, opcode="control.while", effect=Effect.CONTROL):
+    """`while`: `before` computes (condition, values...) from the carried values, `body` the next carried values."""
+
+    init: tuple[Value, ...] = operands()
+    before: Region = region()
+    body: Region = region()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return tuple(v.type for v in self.init)
+
+    def verify(self, target: Target) -> None:
+        types = [v.type for v in self.init]
+        _check_yield(self.before, [ScalarType(int1), *types], "while condition")
+        _check_yield(self.body, types, "while")
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """Equal up to a layout that one side does not have yet."""
+    if isinstance(a, TileType) and isinstance(b, TileType):
+        if a.layout is None or b.layout is None:
+            return a.with_layout(None) == b.with_layout(None)
+    return a == b
+
+
+def _check_yield(body: Region, types: list[Type], what: str) -> None:
+    end = body.terminator
+    if not isinstance(end, Yield):
+        if not types and end is None:
+            return
+        raise VerifyError(f"{what}: the region does not end in a yield")
+    got = [v.type for v in end.values]
+    if len(got) != len(types) or not all(same_type(a, b) for a, b in zip(got, types, strict=True)):
+        raise VerifyError(f"{what}: yields ({', '.join(map(str, got))}), expected ({', '.join(map(str, types))})")

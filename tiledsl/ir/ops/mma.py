@@ -1,0 +1,137 @@
+"""Matrix multiply-accumulate on tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
+from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+
+
+def accumulator_dtype(operand_dtype: DType) -> DType:
+    """f32 for floats, i32 for int8."""
+    return int32 if operand_dtype.is_int else float32
+
+
+class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
+    """acc + a @ b.
+
+    a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8), registers.
+    precision: "tf32", "tf32x3" or "ieee" for f32 operands, "" otherwise.
+    Ref: PTX ISA, wgmma.mma_async.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    precision: str = attribute(default="")
+
+    def infer_types(self) -> tuple[Type, ...]:
+        a, b, acc = self.a.type, self.b.type, self.acc.type
+        if not (isinstance(a, TileType) and isinstance(b, TileType) and isinstance(acc, TileType)):
+            raise TypeMismatch(f"dot(): operands must be tiles, got {a}, {b} and {acc}")
+        if a.rank != 2 or b.rank != 2:
+            raise TypeMismatch(f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each")
+        if a.shape[1] != b.shape[0]:
+            raise TypeMismatch(f"dot(): a has K={a.shape[1]} but b has K={b.shape[0]}")
+        if a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8):
+            raise TypeMismatch(f"dot(): a is {a.dtype!r} but b is {b.dtype!r}")
+        want = TileType((a.shape[0], b.shape[1]), accumulator_dtype(a.dtype))
+        if acc.with_layout(None) != want:
+            raise TypeMismatch(f"dot(): acc is {acc.with_layout(None)}, expected {want}")
+        return (acc,)
+
+    def evaluate(self, a: Any, b: Any, acc: Any) -> Any:
+        wide = np.int64 if np.asarray(a).dtype.kind in "iu" else np.float32
+        if self.precision == "ieee":
+            wide = np.float64
+        product = np.asarray(a).astype(wide) @ np.asarray(b).astype(wide)
+        return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(np.asarray(acc).dtype)
+
+
+class Issue(Op, opcode="mma.issue", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Starts acc + a @ b on the tensor core; the result may be read only after a wait.
+
+    a: [M, K] in shared memory.  b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator layout.
+    keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role split the rows of the
+    accumulator (its columns when `split` is 1). swapped: computed as (b^T a^T)^T, so that N is the side that is
+    cut into 64-row instructions.
+    Ref: PTX ISA, wgmma.mma_async.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    keep: Value = operand(default=None)
+    split: int = attribute(default=0)
+    swapped: bool = attribute(default=False)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        a, b = smem_type(self.a, "mma"), smem_type(self.b, "mma")
+        acc = self.acc.type
+        if a.shape[1] != b.shape[0]:
+            raise TypeMismatch(f"mma: a has K={a.shape[1]} but b has K={b.shape[0]}")
+        if not isinstance(acc, TileType) or acc.shape != (a.shape[0], b.shape[1]):
+            raise TypeMismatch(f"mma: acc is {acc}, expected {a.shape[0]}x{b.shape[1]}")
+        return (acc,)
+
+
+class Fence(Op, opcode="mma.fence", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Orders register accesses before the next wgmma. Ref: PTX ISA, wgmma.fence."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class Commit(Op, opcode="mma.commit", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Closes a group of wgmmas. Ref: PTX ISA, wgmma.commit_group."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class Wait(Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Waits until at most `pending` groups are in flight, and gives accumulators back as readable values.
+
+    Ref: PTX ISA, wgmma.wait_group.
+    """
+
+    accs: tuple[Value, ...] = operands()
+    pending: int = attribute(default=0)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return tuple(v.type for v in self.accs)
+
+
+class ClusterReduce(Op, opcode="mma.cluster_reduce", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Sums a partial accumulator over the CTAs of a cluster (split-K).
+
+    Warpgroup g of the role is owned by CTA g % cluster_size: the other CTAs write their part to a buffer of the owner
+    through distributed shared memory, a cluster barrier follows, and the owner adds them in rank order.
+    Results: the sum (meaningful in the owner's threads) and an i1 that is true there.
+    """
+
+    acc: Value = operand()
+    buffer: Value = operand()
+    index: Value = operand()
+    rank: Value = operand()
+    cluster_size: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (self.acc.type, ScalarType(int1))

@@ -1,0 +1,59 @@
+"""The program's place in the launch grid."""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int32
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+
+class ProgramId(Op, opcode="program.id", effect=Effect.PURE):
+    """Index of this program along grid axis 0, 1 or 2. Result: i32."""
+
+    axis: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+    def verify(self, target: Target) -> None:
+        if self.axis not in (0, 1, 2):
+            raise VerifyError(f"program_id: axis must be 0, 1 or 2, got {self.axis}")
+
+
+class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
+    """Extent of grid axis 0, 1 or 2 as the user gave it. Result: i32."""
+
+    axis: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+    def verify(self, target: Target) -> None:
+        if self.axis not in (0, 1, 2):
+            raise VerifyError(f"num_programs: axis must be 0, 1 or 2, got {self.axis}")
+
+
+class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
+    """The program ids (axes 0, 1, 2) of tile `tile` in an L2-friendly order.
+
+    group: programs of axis `group_axis` visited together before the other of axes 0 and 1 advances (0: row-major
+    order of the grid). cluster_axis, cluster_size: the axis along which the CTAs of a cluster sit side by side.
+    Results: three i32.
+    """
+
+    tile: Value = operand()
+    group: int = attribute(default=0)
+    group_axis: int = attribute(default=0)
+    cluster_axis: int = attribute(default=-1)
+    cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),) * 3

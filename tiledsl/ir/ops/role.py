@@ -1,0 +1,103 @@
+"""Roles: which warpgroups run what, and where a thread stands in its role."""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int32
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import region
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
+
+
+class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
+    """Warpgroups [first_warpgroup, first_warpgroup + num_warpgroups) run the body.
+
+    Roles of a kernel stand next to each other at the top and become one if / else chain.
+    registers: setmaxnreg value, 0 for none.  grow: whether it raises the launch value.
+    instances: 1 when the warpgroups run the body together on one tile (cooperative), else one instance a warpgroup
+    (ping-pong); a tile's layout counts the warps of one instance.
+    single_thread: one elected lane of the first warp runs the body, the other threads skip it.
+    Ref: PTX ISA, setmaxnreg.
+    """
+
+    name: str = attribute()
+    first_warpgroup: int = attribute()
+    num_warpgroups: int = attribute()
+    registers: int = attribute(default=0)
+    grow: bool = attribute(default=False)
+    instances: int = attribute(default=1)
+    single_thread: bool = attribute(default=False)
+    body: Region = region()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+    def verify(self, target: Target) -> None:
+        if self.num_warpgroups % self.instances:
+            raise VerifyError(f"role {self.name}: {self.num_warpgroups} warpgroups over {self.instances} instances")
+        if self.registers and (self.registers % 8 or not 24 <= self.registers <= 256):
+            raise VerifyError(f"role {self.name}: setmaxnreg takes multiples of 8 in 24..256, got {self.registers}")
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of one instance."""
+        return 4 * self.num_warpgroups // self.instances
+
+
+class Setup(Op, opcode="role.setup", levels=Level.MACHINE, effect=Effect.CONTROL):
+    """One thread of the CTA runs the body before the roles start (barrier initialisation, map prefetch)."""
+
+    body: Region = region()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class WarpgroupIndex(Op, opcode="role.index", levels=LOWER):
+    """Index of this warpgroup inside its role, the same in all lanes of a warp. Result: i32."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class ClusterRank(Op, opcode="role.cluster_rank", levels=LOWER):
+    """Rank of this CTA in its cluster. Result: i32. Ref: PTX ISA, %cluster_ctarank."""
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class FirstTile(Op, opcode="role.first_tile", levels=LOWER):
+    """Index of this CTA's (cluster's) first tile in a persistent grid. Result: i32."""
+
+    cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class TileStep(Op, opcode="role.tile_step", levels=LOWER):
+    """Clusters in the launched grid: the distance between two tiles of one CTA. Result: i32."""
+
+    cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class NumTiles(Op, opcode="role.num_tiles", levels=LOWER):
+    """Cluster tiles of the user's grid: its size with axis `cluster_axis` divided by `cluster_size`. Result: i32."""
+
+    cluster_axis: int = attribute(default=-1)
+    cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)

@@ -1,0 +1,95 @@
+"""Shared memory: buffers, slots, views, and moving register tiles in and out."""
+
+from __future__ import annotations
+
+from tiledsl.errors import TypeMismatch
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
+
+
+def smem_type(value: Value, what: str) -> SmemType:
+    """The type of a shared-memory operand. Raises TypeMismatch for anything else."""
+    if not isinstance(value.type, SmemType):
+        raise TypeMismatch(f"{what}: expected a tile in shared memory, got {value.type}")
+    return value.type
+
+
+class Buffer(Op, opcode="smem.buffer", levels=Level.MACHINE, effect=Effect.SYNC):
+    """`slots` tiles side by side at `offset_bytes` of the CTA's shared memory; the value stands for the first."""
+
+    type_: SmemType = attribute()
+    slots: int = attribute(default=1)
+    offset_bytes: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (self.type_,)
+
+
+class Slot(Op, opcode="smem.slot", levels=Level.MACHINE, effect=Effect.SYNC):
+    """One tile of a buffer: slot `cursor.slot`, in the part of warpgroup `group` when the buffer has one each.
+
+    group_slots: slots of one warpgroup's part. Evaluated where it stands: the cursor may move on afterwards.
+    """
+
+    buffer: Value = operand()
+    cursor: Value = operand(default=None)
+    group: Value = operand(default=None)
+    group_slots: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (smem_type(self.buffer, "slot"),)
+
+
+class View(Op, opcode="smem.view", levels=LOWER):
+    """A tile in shared memory with its dimensions permuted; nothing moves."""
+
+    a: Value = operand()
+    order: tuple[int, ...] = attribute(default=(1, 0))
+
+    def infer_types(self) -> tuple[Type, ...]:
+        t = smem_type(self.a, "view")
+        shape = tuple(t.shape[i] for i in self.order)
+        return (SmemType(shape, t.dtype, self.order.index(t.major), t.swizzle_bytes),)
+
+
+class Write(Op, opcode="smem.write", levels=LOWER, effect=Effect.WRITE):
+    """Writes part of a register tile into a tile in shared memory (swizzled as its type says).
+
+    start: for each dimension the first tile coordinate that goes to coordinate 0 of the destination; the destination's
+    shape says how much. With `per_warpgroup`, the destination holds only the rows or columns of the executing
+    warpgroup, and `start` counts from its own part.
+    """
+
+    smem: Value = operand()
+    value: Value = operand()
+    start: tuple[int, ...] = attribute(default=())
+    per_warpgroup: bool = attribute(default=False)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        smem_type(self.smem, "write")
+        return ()
+
+    def verify(self, target: Target) -> None:
+        if not isinstance(self.value.type, TileType):
+            raise VerifyError(f"smem.write: value is {self.value.type}, expected a tile")
+
+
+class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
+    """The register tile held in shared memory; its layout is set by the layout pass."""
+
+    smem: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        t = smem_type(self.smem, "read")
+        return (TileType(t.shape, t.dtype),)

@@ -1,0 +1,93 @@
+"""Bulk tensor copies through tensor maps."""
+
+from __future__ import annotations
+
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.types import HandleType
+from tiledsl.ir.types import Type
+
+MACHINE = Level.MACHINE
+
+
+class TensorMap(Op, opcode="tma.map", levels=MACHINE):
+    """A kernel parameter that describes boxes of a tensor.
+
+    dims: dimensions of the tensor, innermost first. box: extents of one copy in that order, elements.
+    Ref: PTX ISA, tensor maps; CUDA driver API, cuTensorMapEncodeTiled.
+    """
+
+    tensor: Value = operand()
+    dims: tuple[int, ...] = attribute()
+    box: tuple[int, ...] = attribute()
+    swizzle_bytes: int = attribute(default=128)
+    l2_promotion_bytes: int = attribute(default=256)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        tensor_type(self.tensor, "tensor map")
+        return (HandleType("tensor_map"),)
+
+
+class Prefetch(Op, opcode="tma.prefetch", levels=MACHINE, effect=Effect.SYNC):
+    """Fetches a tensor map into the descriptor cache (one thread). Ref: PTX ISA, prefetch.tensormap."""
+
+    map: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
+    """Starts the copy of one box into shared memory; its bytes complete on the cursor's mbarrier.
+
+    smem: destination tile; the box goes to byte `offset_bytes + part * part_bytes` of it. coords: element coordinates
+    of the box, innermost first. mask: CTAs of the cluster that receive it (multicast), absent for this CTA only.
+    Executed by one thread. Ref: PTX ISA, cp.async.bulk.tensor.
+    """
+
+    map: Value = operand()
+    smem: Value = operand()
+    barriers: Value = operand()
+    cursor: Value = operand()
+    coords: tuple[Value, ...] = operands()
+    mask: Value = operand(default=None)
+    part: Value = operand(default=None)
+    offset_bytes: int = attribute(default=0)
+    part_bytes: int = attribute(default=0)
+    cache_hint: str = attribute(default="")
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class StoreWait(Op, opcode="tma.store_wait", levels=MACHINE, effect=Effect.SYNC):
+    """The warpgroup's leader waits until at most `pending` of its bulk stores still read shared memory.
+
+    Ref: PTX ISA, cp.async.bulk.wait_group.read.
+    """
+
+    pending: int = attribute(default=0)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
+    """The warpgroup's leader starts the copy of one box from shared memory to the tensor and commits it.
+
+    coords: element coordinates, innermost first; what lies outside the tensor is dropped.
+    Ref: PTX ISA, cp.async.bulk.tensor, cp.async.bulk.commit_group.
+    """
+
+    map: Value = operand()
+    smem: Value = operand()
+    coords: tuple[Value, ...] = operands()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()

@@ -1,0 +1,194 @@
+"""Specialisation specs of kernel arguments, and the rules that say when TMA may read a tensor.
+
+A spec holds what the compiler may know about an argument; two calls with equal specs share a
+kernel. Specs need neither torch nor a GPU: `spec(bf16, 2)` describes the usual contiguous tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.dtypes import DType
+
+# Ref: CUDA driver API, cuTensorMapEncodeTiled.
+TMA_ALIGN_BYTES = 16
+TMA_MAX_RANK = 5
+TMA_MAX_EXTENT = 1 << 32
+TMA_MAX_STRIDE_BYTES = 1 << 40
+LINE_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What the compiler knows about a tensor argument.
+
+    inner_dim: the dimension with stride 1 (a dimension of extent 1 counts as one), or None.
+    tma: whether a tensor map can describe the tensor; tma_reason says why not (empty when it can).
+    pitch_128: every stride but the inner one is a multiple of 128 bytes.
+    align_bytes: alignment of the base address, a power of two of at most 16.
+    """
+
+    dtype: DType
+    rank: int
+    inner_dim: int | None
+    tma: bool
+    tma_reason: str = ""
+    pitch_128: bool = False
+    align_bytes: int = TMA_ALIGN_BYTES
+
+    def __str__(self) -> str:
+        facts = [f"inner={self.inner_dim}", "tma" if self.tma else "no tma"]
+        facts += ["pitch128"] if self.pitch_128 else []
+        return (
+            f"tensor<{self.dtype}, rank {self.rank}, {', '.join(facts)}, align {self.align_bytes}>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSpec:
+    """A scalar argument passed by value as `dtype`."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"scalar<{self.dtype}>"
+
+
+@dataclass(frozen=True, slots=True)
+class NoneSpec:
+    """An argument that is None."""
+
+    def __str__(self) -> str:
+        return "none"
+
+
+Spec = TensorSpec | ScalarSpec | NoneSpec
+
+
+def spec(
+    dtype: DType,
+    rank: int,
+    *,
+    inner_dim: int | None = -1,
+    tma: bool = True,
+    tma_reason: str = "",
+    pitch_128: bool = False,
+    align_bytes: int = TMA_ALIGN_BYTES,
+) -> TensorSpec:
+    """A spec written by hand; the defaults are a contiguous, aligned tensor that TMA can read.
+
+    A negative `inner_dim` counts from the end. `tma` falls to False, with a reason, where the other
+    arguments rule it out.
+    """
+    inner = inner_dim + rank if inner_dim is not None and inner_dim < 0 else inner_dim
+    if inner is not None and not 0 <= inner < rank:
+        inner = None
+    if tma:
+        if not 1 <= rank <= TMA_MAX_RANK:
+            tma, tma_reason = False, _rank_reason(rank)
+        elif inner is None:
+            tma, tma_reason = False, "no dimension has stride 1"
+        elif align_bytes < TMA_ALIGN_BYTES:
+            tma, tma_reason = False, f"the base is aligned to {align_bytes} bytes, 16 are needed"
+    return TensorSpec(
+        dtype,
+        rank,
+        inner,
+        tma,
+        "" if tma else tma_reason or "TMA was ruled out",
+        pitch_128,
+        align_bytes,
+    )
+
+
+def spec_of(
+    dtype: DType, shape: Sequence[int], strides: Sequence[int] | None = None, *, ptr: int = 0
+) -> TensorSpec:
+    """The spec of a tensor of these extents, strides in elements and base address.
+
+    Without strides the tensor is contiguous.
+    """
+    if strides is None:
+        strides = contiguous_strides(shape)
+    inner = inner_dim_of(shape, strides)
+    legal, reason = tma_legal(ptr, shape, strides, dtype.bytes)
+    pitch_128 = inner is not None and all(
+        stride * dtype.bytes % LINE_BYTES == 0
+        for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True))
+        if dim != inner and extent != 1
+    )
+    return TensorSpec(dtype, len(shape), inner, legal is not None, reason, pitch_128, align_of(ptr))
+
+
+def align_of(ptr: int) -> int:
+    """Alignment of an address in bytes, at most 16."""
+    return min(ptr & -ptr, TMA_ALIGN_BYTES) if ptr else TMA_ALIGN_BYTES
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        strides[dim] = strides[dim + 1] * max(1, shape[dim + 1])
+    return tuple(strides)
+
+
+def inner_dim_of(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The dimension along which neighbours are adjacent in memory.
+
+    The last dimension of extent over 1 with stride 1; failing that a dimension of extent 1, whose
+    stride is never used (the last one, a stated stride of 1 first).
+    """
+    dims = range(len(shape) - 1, -1, -1)
+    for dim in dims:
+        if shape[dim] != 1 and strides[dim] == 1:
+            return dim
+    ones = [dim for dim in dims if shape[dim] == 1]
+    return next((dim for dim in ones if strides[dim] == 1), ones[0] if ones else None)
+
+
+def tma_legal(
+    ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int | None, str]:
+    """Whether a tensor map can describe a tensor.
+
+    Args:
+        ptr: base address.
+        shape: extents.
+        strides: strides in elements; those of dimensions of extent 1 do not matter.
+        itemsize: bytes of an element.
+
+    Returns:
+        (inner dimension, "") when it can, else (None, reason).
+
+    Ref: CUDA driver API, cuTensorMapEncodeTiled.
+    """
+    if not 1 <= len(shape) <= TMA_MAX_RANK:
+        return None, _rank_reason(len(shape))
+    if 0 in shape:
+        return None, "the tensor has no elements"
+    inner = inner_dim_of(shape, strides)
+    if inner is None:
+        return None, f"no dimension has stride 1 (strides {tuple(strides)})"
+    if ptr % TMA_ALIGN_BYTES:
+        return None, f"the base is aligned to {align_of(ptr)} bytes, 16 are needed"
+    for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+        if extent > TMA_MAX_EXTENT:
+            return None, f"dimension {dim} has extent {extent}, over 2**32"
+        if dim != inner and extent != 1 and (fault := pitch_fault(stride * itemsize)):
+            return None, f"dimension {dim} has a stride of {stride * itemsize} bytes, {fault}"
+    return inner, ""
+
+
+def pitch_fault(pitch_bytes: int) -> str:
+    """Why a tensor map cannot step by so many bytes; empty when it can."""
+    if pitch_bytes <= 0:
+        return "not over 0 (an expanded dimension)"
+    if pitch_bytes % TMA_ALIGN_BYTES:
+        return f"not a multiple of {TMA_ALIGN_BYTES}"
+    return "2**40 or more" if pitch_bytes >= TMA_MAX_STRIDE_BYTES else ""
+
+
+def _rank_reason(rank: int) -> str:
+    return f"rank {rank} is outside 1..{TMA_MAX_RANK}"

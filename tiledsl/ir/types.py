@@ -1,0 +1,139 @@
+"""Types of SSA values: frozen, hashable, printable; `parse_type` reads the printed form back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.dtypes import DType
+from tiledsl.ir.layout import Layout
+
+
+class Type:
+    """Base of all types."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class ScalarType(Type):
+    """One element, equal in every thread of the program unless a layout says otherwise."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return str(self.dtype)
+
+
+@dataclass(frozen=True)
+class TileType(Type):
+    """A tile of elements. layout is None until the layout pass (and on TILE level)."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Layout | None = None
+
+    def __str__(self) -> str:
+        dims = "x".join(map(str, (*self.shape, self.dtype)))
+        return f"tile<{dims}>" if self.layout is None else f"tile<{dims}, {self.layout}>"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
+
+    def with_shape(self, *shape: int) -> TileType:
+        return TileType(shape, self.dtype)
+
+    def with_dtype(self, dtype: DType) -> TileType:
+        return TileType(self.shape, dtype, self.layout)
+
+    def with_layout(self, layout: Layout | None) -> TileType:
+        return TileType(self.shape, self.dtype, layout)
+
+
+@dataclass(frozen=True)
+class TensorType(Type):
+    """A kernel parameter: a strided view of global memory.
+
+    inner_dim: the dimension with stride 1, or None.  tma: whether a tensor map of it is legal for this launch.
+    """
+
+    rank: int
+    dtype: DType
+    inner_dim: int | None = None
+    tma: bool = False
+    align_bytes: int = 1
+
+    def __str__(self) -> str:
+        inner = "none" if self.inner_dim is None else self.inner_dim
+        return f"tensor<{self.rank}x{self.dtype}, inner={inner}, tma={int(self.tma)}, align={self.align_bytes}>"
+
+
+@dataclass(frozen=True)
+class PointerType(Type):
+    """The address of an element in global memory."""
+
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"ptr<{self.dtype}>"
+
+
+@dataclass(frozen=True)
+class SmemType(Type):
+    """A tile in shared memory (one slot of a ring, or a buffer).
+
+    major: the dimension that is contiguous in memory.  swizzle_bytes: 0 or 128. The tile is cut along the contiguous
+    dimension into boxes of `swizzle_bytes`, each box stored row after row (hopper: TMA boxes and wgmma atoms).
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    major: int
+    swizzle_bytes: int = 128
+
+    def __str__(self) -> str:
+        dims = "x".join(map(str, (*self.shape, self.dtype)))
+        return f"smem<{dims}, major={self.major}, swizzle={self.swizzle_bytes}>"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one slot."""
+        return prod(self.shape) * self.dtype.bytes
+
+
+@dataclass(frozen=True)
+class ArefType(Type):
+    """An asynchronous reference: a ring of `depth` slots, each a tuple of tiles in shared memory."""
+
+    payload: tuple[SmemType, ...]
+    depth: int
+
+    def __str__(self) -> str:
+        return f"aref<({', '.join(map(str, self.payload))}), depth={self.depth}>"
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(p.bytes for p in self.payload)
+
+
+@dataclass(frozen=True)
+class HandleType(Type):
+    """A machine object without a value of its own: ring, barriers, cursor, staging, tensor map."""
+
+    kind: str
+    depth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind}<{self.depth}>"
+
+
+def scalar_of(type_: Type) -> DType:
+    """The element dtype of a scalar or tile type."""
+    if isinstance(type_, ScalarType | TileType):
+        return type_.dtype
+    raise TypeError(f"{type_} has no element dtype")

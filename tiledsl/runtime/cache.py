@@ -1,0 +1,108 @@
+"""Kernels in memory, keyed by everything that decides the cubin."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from tiledsl.codegen.module import KernelModule
+from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.runtime.nvrtc import compile_module
+from tiledsl.runtime.nvrtc import nvrtc_version
+from tiledsl.target import HOPPER
+from tiledsl.target import Target
+
+Compiler = Callable[[KernelModule, Target, tuple[str, ...]], CompiledKernel]
+
+
+def kernel_key(
+    module: KernelModule, target: Target = HOPPER, *, options: tuple[str, ...] = ()
+) -> str:
+    """Hash of the final text, the headers, the options, the NVRTC version and the architecture.
+
+    Raises:
+        NvrtcError: NVRTC is missing.
+    """
+    digest = hashlib.sha256()
+    parts = [repr(nvrtc_version()), target.arch, module.name, module.source]
+    parts += [text for header in module.headers for text in header]
+    parts += options
+    for part in parts:
+        data = part.encode()
+        digest.update(f"{len(data)}:".encode())
+        digest.update(data)
+    # The number of headers keeps a header pair apart from two options.
+    digest.update(str(len(module.headers)).encode())
+    return digest.hexdigest()
+
+
+def _compile(module: KernelModule, target: Target, options: tuple[str, ...]) -> CompiledKernel:
+    return compile_module(module, target, options=options)
+
+
+class KernelCache:
+    """Compiled kernels by key. Thread-safe: one compile per key, different keys in parallel.
+
+    A compile that fails is not kept; every thread that waited for it gets its error.
+    """
+
+    def __init__(self, compiler: Compiler = _compile) -> None:
+        self._compiler = compiler
+        self._lock = threading.Lock()
+        self._kernels: dict[str, Future[CompiledKernel]] = {}
+
+    def get(
+        self, module: KernelModule, target: Target = HOPPER, *, options: tuple[str, ...] = ()
+    ) -> CompiledKernel:
+        """The compiled kernel, compiling it when it is new.
+
+        Raises:
+            NvrtcError: NVRTC is missing or rejected the text.
+        """
+        key = kernel_key(module, target, options=options)
+        with self._lock:
+            entry = self._kernels.get(key)
+            is_new = entry is None
+            if entry is None:
+                entry = self._kernels[key] = Future()
+        if is_new:
+            self._fill(key, entry, module, target, options)
+        return entry.result()
+
+    def _fill(
+        self,
+        key: str,
+        entry: Future[CompiledKernel],
+        module: KernelModule,
+        target: Target,
+        options: tuple[str, ...],
+    ) -> None:
+        try:
+            entry.set_result(self._compiler(module, target, options))
+        except BaseException as fault:
+            with self._lock:
+                self._kernels.pop(key, None)
+            entry.set_exception(fault)
+
+    def put(self, key: str, kernel: CompiledKernel) -> None:
+        """Adds a kernel that came from elsewhere, such as a file."""
+        entry: Future[CompiledKernel] = Future()
+        entry.set_result(kernel)
+        with self._lock:
+            self._kernels[key] = entry
+
+    def clear(self) -> None:
+        """Forgets all kernels."""
+        with self._lock:
+            self._kernels.clear()
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kernels
+
+
+KERNELS = KernelCache()

@@ -1,0 +1,74 @@
+"""CPU tensors as numpy arrays that share their memory, for the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tiledsl.errors import LaunchError
+from tiledsl.runtime.signature import FROM_TORCH
+
+
+@dataclass(frozen=True, slots=True)
+class StorageView:
+    """The whole storage of a tensor, for pointer arithmetic.
+
+    flat: one-dimensional array over the storage, elements of the tensor's dtype.
+    offset: index of the tensor's first element in it.
+    """
+
+    flat: np.ndarray
+    offset: int
+
+
+def numpy_view(tensor: torch.Tensor, name: str = "tensor") -> np.ndarray:
+    """An array of the tensor's shape, strides and dtype on the same memory; stores go into the tensor.
+
+    bf16 and fp8 come as `ml_dtypes` arrays.
+
+    Raises:
+        LaunchError: the tensor is not on the CPU, or its dtype has no numpy form; names the argument.
+    """
+    view = storage_view(tensor, name)
+    strides = [stride * view.flat.itemsize for stride in tensor.stride()]
+    if tensor.numel() == 0:
+        return np.empty(tuple(tensor.shape), view.flat.dtype)
+    return np.lib.stride_tricks.as_strided(view.flat[view.offset :], tuple(tensor.shape), strides)
+
+
+def storage_view(tensor: torch.Tensor, name: str = "tensor") -> StorageView:
+    """The tensor's storage as a flat array, and where the tensor starts in it.
+
+    Raises:
+        LaunchError: as `numpy_view`.
+    """
+    dtype = FROM_TORCH.get(tensor.dtype)
+    if dtype is None:
+        raise LaunchError(f"argument {name}: dtype {tensor.dtype} is not supported")
+    if tensor.device.type != "cpu":
+        raise LaunchError(
+            f"argument {name} is on {tensor.device}: the interpreter works on CPU tensors"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise LaunchError(
+            f"argument {name} is a lazy conjugate or negation; call .resolve_neg() first"
+        )
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    usable = raw.size // dtype.bytes * dtype.bytes
+    return StorageView(raw[:usable].view(dtype.numpy), int(tensor.storage_offset()))
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A tensor on the memory of an array, `ml_dtypes` included.
+
+    Raises:
+        LaunchError: the dtype has no torch form.
+    """
+    for theirs, ours in FROM_TORCH.items():
+        if ours.numpy == array.dtype:
+            bits = array.view(np.dtype(f"{'u' if ours.bytes == 1 else 'i'}{ours.bytes}"))
+            tensor: torch.Tensor = torch.from_numpy(bits)  # pyright: ignore[reportUnknownMemberType]
+            return tensor.view(theirs)
+    raise LaunchError(f"numpy dtype {array.dtype} has no torch form")

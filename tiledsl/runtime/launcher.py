@@ -1,0 +1,218 @@
+"""Launches one compiled kernel on any device, stream and grid."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from tiledsl.codegen.module import GridSpec
+from tiledsl.codegen.module import KernelModule
+from tiledsl.errors import LaunchError
+from tiledsl.runtime import driver
+from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.runtime.params import Frame
+from tiledsl.runtime.params import Grid
+from tiledsl.runtime.params import Packer
+from tiledsl.target import HOPPER
+from tiledsl.target import Target
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+CERTAIN_CLUSTER = 2
+"""Clusters up to this size fill every SM (two SMs share a TPC); larger ones depend on the chip."""
+
+Submit = Callable[[int], None]
+
+
+def check_user_grid(grid: tuple[int, ...]) -> Grid:
+    """Three extents, missing ones 1.
+
+    Raises:
+        LaunchError: more than three extents, or a negative one.
+    """
+    extents = (*(int(extent) for extent in grid), 1, 1, 1)[: max(3, len(grid))]
+    if not 1 <= len(grid) <= len(MAX_GRID) or min(extents) < 0:
+        raise LaunchError(f"grid {tuple(grid)}: expected 1 to 3 extents of at least 0")
+    if max(extents) > MAX_GRID[0]:
+        raise LaunchError(f"grid {tuple(grid)}: an extent is over 2**31 - 1")
+    return extents[0], extents[1], extents[2]
+
+
+def launch_grid(
+    spec: GridSpec, user_grid: Grid, *, resident_clusters: int, cluster_size: int = 1
+) -> Grid | None:
+    """The grid to launch, CTAs per axis; None when the user's grid is empty.
+
+    Args:
+        spec: how the grid follows.
+        user_grid: what the user asked for.
+        resident_clusters: clusters that can run at once (CTAs when there are no clusters).
+        cluster_size: CTAs of a cluster of the compiled kernel, along axis 0.
+
+    Raises:
+        LaunchError: the grid is larger than the hardware allows, or no multiple of the cluster.
+    """
+    if 0 in user_grid:
+        return None
+    if spec.mode == "persistent":
+        ctas = max(spec.cluster_size, spec.split_k)
+        tiles = [
+            -(-n // ctas) if axis == spec.cluster_axis else n for axis, n in enumerate(user_grid)
+        ]
+        grid = (min(math.prod(tiles), max(1, resident_clusters)) * ctas, 1, 1)
+    else:
+        grid = (user_grid[0] * spec.split_k, user_grid[1], user_grid[2])
+    for axis, (extent, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
+        if extent > most:
+            raise LaunchError(
+                f"grid {user_grid}: axis {axis} needs {extent} CTAs, at most {most} are possible"
+            )
+    if grid[0] % cluster_size:
+        raise LaunchError(
+            f"grid {user_grid}: {grid[0]} CTAs on axis 0 do not divide by the cluster of {cluster_size}"
+        )
+    return grid
+
+
+class _Loaded:
+    """The kernel on one device, with what the grid needs to know."""
+
+    def __init__(
+        self, module: KernelModule, compiled: CompiledKernel, target: Target, device: int
+    ) -> None:
+        driver.require_target(device, target)
+        self.kernel = driver.load(compiled.cubin, module.name, device, smem_bytes=module.smem_bytes)
+        self.context = self.kernel.context
+        self.function = self.kernel.function
+        ctas = max(module.grid.cluster_size, module.grid.split_k)
+        self.resident_clusters = driver.num_sms(device) * module.grid.ctas_per_sm // ctas
+        if module.grid.mode == "persistent" and ctas > CERTAIN_CLUSTER:
+            active = driver.max_active_clusters(
+                self.kernel, ctas, module.num_threads, module.smem_bytes
+            )
+            self.resident_clusters = min(self.resident_clusters, active)
+
+
+class Launcher:
+    """A kernel ready to launch; loads itself on each device at the first use there.
+
+    Thread-safe. A launch neither synchronises nor allocates device memory, so a CUDA graph can
+    capture it.
+    """
+
+    def __init__(
+        self, module: KernelModule, compiled: CompiledKernel, target: Target = HOPPER
+    ) -> None:
+        self.module = module
+        self.compiled = compiled
+        self.target = target
+        self.packer = Packer(module.params)
+        self._loaded: dict[int, _Loaded] = {}
+        self._lock = threading.Lock()
+        self._frames = threading.local()
+
+    def launch(
+        self, args: Mapping[str, object], user_grid: Grid, device_index: int, stream: int
+    ) -> None:
+        """Launches the kernel.
+
+        Args:
+            args: bound arguments by name: tensors of the device, Python scalars, None.
+            user_grid: (x, y, z) as the user asked; an empty one launches nothing.
+            device_index: CUDA device of the tensors.
+            stream: handle of a stream of that device (0: the default stream).
+
+        Raises:
+            LaunchError: wrong arguments or grid, or the device cannot run the kernel.
+        """
+        user_grid = check_user_grid(user_grid)
+        if 0 in user_grid:
+            return
+        loaded = self._loaded.get(device_index) or self.load(device_index)
+        grid = self._grid(loaded, user_grid)
+        frame: Frame | None = getattr(self._frames, "frame", None)
+        if frame is None:
+            frame = self._frames.frame = self.packer.frame()
+        self.packer.pack(frame, args, user_grid)
+        self._submit(loaded, grid, frame, stream)
+
+    def bind(self, args: Mapping[str, object], user_grid: Grid, device_index: int) -> Submit:
+        """A function of the stream that launches with these arguments and grid at the least cost.
+
+        It keeps the arguments alive; scalars, shapes and addresses are those of now.
+
+        Raises:
+            LaunchError: as `launch`.
+        """
+        user_grid = check_user_grid(user_grid)
+        if 0 in user_grid:
+            return _nothing
+        loaded = self._loaded.get(device_index) or self.load(device_index)
+        grid = self._grid(loaded, user_grid)
+        frame, kept = self.packer.frame(), dict(args)
+        self.packer.pack(frame, kept, user_grid)
+
+        def submit(stream: int, *, _kept: object = kept) -> None:
+            self._submit(loaded, grid, frame, stream)
+
+        return submit
+
+    def load(self, device_index: int) -> _Loaded:
+        """Loads the kernel on a device ahead of its first launch.
+
+        Raises:
+            LaunchError: the device cannot run the kernel.
+        """
+        with self._lock:
+            if device_index not in self._loaded:
+                self._loaded[device_index] = _Loaded(
+                    self.module, self.compiled, self.target, device_index
+                )
+            return self._loaded[device_index]
+
+    def _grid(self, loaded: _Loaded, user_grid: Grid) -> Grid:
+        grid = launch_grid(
+            self.module.grid,
+            user_grid,
+            resident_clusters=loaded.resident_clusters,
+            cluster_size=self.module.cluster_size,
+        )
+        assert grid is not None
+        return grid
+
+    def _submit(self, loaded: _Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+        if driver.current_context() == loaded.context:
+            self._call(loaded, grid, frame, stream)
+            return
+        with driver.on_device(loaded.kernel.device):
+            self._call(loaded, grid, frame, stream)
+
+    def _call(self, loaded: _Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+        cuda, module = driver.bindings(), self.module
+        if module.pdl:
+            config = driver.launch_config(
+                grid, module.num_threads, module.smem_bytes, [driver.pdl_attribute()]
+            )
+            config.hStream = cuda.CUstream(stream)  # type: ignore[attr-defined]
+            status = cuda.cuLaunchKernelEx(config, loaded.function, frame.address, 0)[0]
+        else:
+            # A cluster is part of the kernel (__cluster_dims__), so the plain call launches it too.
+            status = cuda.cuLaunchKernel(
+                loaded.function,
+                *grid,
+                module.num_threads,
+                1,
+                1,
+                module.smem_bytes,
+                stream,
+                frame.address,
+                0,
+            )[0]
+        if int(status) != 0:
+            what = f"launch kernel {module.name}, grid {grid}, {module.num_threads} threads"
+            raise driver.failed(status, f"{what}, {module.smem_bytes} bytes of shared memory")
+
+
+def _nothing(stream: int) -> None:
+    """The launch of an empty grid."""

@@ -1,0 +1,228 @@
+"""Kernel parameters in memory: a buffer per thread, filled by a generated function per kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import struct
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Literal
+from typing import assert_never
+
+import numpy as np
+
+from tiledsl.codegen.module import GridParam
+from tiledsl.codegen.module import Param
+from tiledsl.codegen.module import PointerParam
+from tiledsl.codegen.module import ScalarParam
+from tiledsl.codegen.module import ShapeParam
+from tiledsl.codegen.module import StrideParam
+from tiledsl.codegen.module import TensorMapParam
+from tiledsl.dtypes import DType
+from tiledsl.errors import LaunchError
+from tiledsl.errors import TileError
+from tiledsl.runtime.tensor_map import MAP_BYTES
+from tiledsl.runtime.tensor_map import encoder
+
+Grid = tuple[int, int, int]
+MAP_ALIGN_BYTES = 64
+
+_SCALARS = {
+    "i1": "?",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "f32": "f",
+    "f64": "d",
+    "f16": "H",
+    "bf16": "H",
+    "e4m3": "B",
+    "e5m2": "B",
+}
+
+
+class Frame:
+    """A parameter buffer and the array of pointers into it. Owned by one thread."""
+
+    def __init__(self, size: int, offsets: Sequence[int]) -> None:
+        self.buffer = ctypes.create_string_buffer(size + MAP_ALIGN_BYTES)
+        start = ctypes.addressof(self.buffer)
+        self.base = -start % MAP_ALIGN_BYTES
+        pointers = [start + self.base + offset for offset in offsets]
+        self.pointers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+        self.address = ctypes.addressof(self.pointers) if pointers else 0
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """Part of the buffer, for tests and debugging."""
+        return self.buffer.raw[self.base + offset : self.base + offset + size]
+
+
+class Packer:
+    """Writes the parameters of one kernel from its bound arguments.
+
+    offsets: place of each parameter in the buffer, bytes.  source: the text of the generated function.
+    """
+
+    def __init__(self, params: tuple[Param, ...]) -> None:
+        self.params = params
+        self.offsets, self.size, layout = _layout(params)
+        text = _PackText()
+        self.source = text.finish([text.value(param) for param in params])
+        names = text.names
+        names["pack_into"] = struct.Struct(layout).pack_into
+        exec(self.source, names)
+        self._pack: Callable[[object, int, Mapping[str, object], Grid], None] = names["pack"]  # type: ignore[assignment]
+
+    def frame(self) -> Frame:
+        """A new buffer for one thread."""
+        return Frame(self.size, self.offsets)
+
+    def pack(self, frame: Frame, args: Mapping[str, object], grid: Grid) -> None:
+        """Fills the buffer.
+
+        Args:
+            frame: made by `frame()`.
+            args: bound arguments by name: tensors, Python scalars, None.
+            grid: the grid that the user asked for.
+
+        Raises:
+            LaunchError: an argument is missing or does not fit its parameter; names it.
+        """
+        try:
+            self._pack(frame.buffer, frame.base, args, grid)
+        except TileError:
+            raise
+        except (
+            KeyError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            struct.error,
+        ) as fault:
+            raise self._explain(args, fault) from fault
+
+    def _explain(self, args: Mapping[str, object], fault: Exception) -> LaunchError:
+        for param in self.params:
+            if isinstance(param, GridParam):
+                continue
+            if param.arg not in args:
+                return LaunchError(f"argument {param.arg} is missing")
+            value = args[param.arg]
+            if not isinstance(param, ScalarParam):
+                if not hasattr(value, "data_ptr") and value is not None:
+                    return LaunchError(
+                        f"argument {param.arg}: expected a tensor, got {type(value).__name__}"
+                    )
+                continue
+            try:
+                struct.pack(f"<{_SCALARS[param.dtype.name]}", _converter(param.dtype)(value))
+            except (TypeError, ValueError, OverflowError, struct.error):
+                return LaunchError(f"argument {param.arg}: {value!r} does not fit {param.dtype}")
+        return LaunchError(f"the arguments cannot be packed: {fault}")
+
+
+def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
+    """Offsets, total size and the `struct` format of the buffer."""
+    offsets: list[int] = []
+    size, layout = 0, "<"
+    for param in params:
+        match param:
+            case PointerParam():
+                code, width, align = "Q", 8, 8
+            case ShapeParam() | StrideParam():
+                code, width, align = "q", 8, 8
+            case GridParam():
+                code, width, align = "i", 4, 4
+            case ScalarParam():
+                code = _SCALARS[param.dtype.name]
+                width = align = struct.calcsize(f"<{code}")
+            case TensorMapParam():
+                code, width, align = f"{MAP_BYTES}s", MAP_BYTES, MAP_ALIGN_BYTES
+            case _:
+                assert_never(param)
+        pad = -size % align
+        layout += f"{pad}x{code}" if pad else code
+        offsets.append(size + pad)
+        size += pad + width
+    return tuple(offsets), size, layout
+
+
+class _PackText:
+    """The text of `pack(buffer, base, args, grid)`; each fact of a tensor is read once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, object] = {}
+        self._lines = ["def pack(buffer, base, args, grid):"]
+        self._local: dict[tuple[str, str], str] = {}
+
+    def read(self, arg: str, fact: Literal["value", "ptr", "shape", "strides"]) -> str:
+        """Name of the local that holds a fact of an argument."""
+        key = (arg, fact)
+        if key in self._local:
+            return self._local[key]
+        tensor = f"args[{arg!r}]" if fact == "value" else self.read(arg, "value")
+        forms = {
+            "value": tensor,
+            "ptr": f"0 if {tensor} is None else {tensor}.data_ptr()",
+            "shape": f"tuple({tensor}.shape)",
+            "strides": f"tuple({tensor}.stride())",
+        }
+        local = self._local[key] = f"{fact}_{len(self._local)}"
+        self._lines.append(f"    {local} = {forms[fact]}")
+        return local
+
+    def value(self, param: Param) -> str:
+        """Expression for a parameter."""
+        match param:
+            case PointerParam():
+                return self.read(param.arg, "ptr")
+            case ShapeParam():
+                return f"{self.read(param.arg, 'shape')}[{param.dim}]"
+            case StrideParam():
+                return f"{self.read(param.arg, 'strides')}[{param.dim}]"
+            case GridParam():
+                return f"grid[{param.axis}]"
+            case ScalarParam():
+                function = self._name("convert", _converter(param.dtype))
+                return f"{function}({self.read(param.arg, 'value')})"
+            case TensorMapParam():
+                ptr, shape = self.read(param.arg, "ptr"), self.read(param.arg, "shape")
+                strides = self.read(param.arg, "strides")
+                return f"{self._name('map', encoder(param))}({ptr}, {shape}, {strides})"
+            case _:
+                assert_never(param)
+
+    def finish(self, values: list[str]) -> str:
+        """The whole text."""
+        call = ", ".join(["buffer", "base", *values])
+        return "\n".join([*self._lines, f"    pack_into({call})", ""])
+
+    def _name(self, stem: str, value: object) -> str:
+        name = f"{stem}_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+
+def _converter(dtype: DType) -> Callable[[object], object]:
+    """Python scalar -> the value that `struct` packs for a dtype."""
+    if dtype.kind == "bool":
+        return bool
+    if dtype.is_int:
+        return operator.index  # type: ignore[return-value]
+    if dtype.bits >= 32:
+        return float  # type: ignore[return-value]
+    bits = np.dtype(f"u{dtype.bytes}")
+
+    def narrow(value: object) -> int:
+        return int(np.asarray(value, np.float64).astype(dtype.numpy).view(bits)[()])
+
+    return narrow

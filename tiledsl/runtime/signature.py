@@ -1,0 +1,209 @@
+"""From bound arguments to the specialisation signature, and torch dtypes to ours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from typing import cast
+from typing import runtime_checkable
+
+import numpy as np
+import torch
+
+from tiledsl import dtypes
+from tiledsl.dtypes import DType
+from tiledsl.errors import LaunchError
+from tiledsl.ir.specs import NoneSpec
+from tiledsl.ir.specs import ScalarSpec
+from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorSpec
+from tiledsl.ir.specs import contiguous_strides
+from tiledsl.ir.specs import spec_of
+
+FROM_TORCH: dict[torch.dtype, DType] = {
+    torch.bool: dtypes.int1,
+    torch.int8: dtypes.int8,
+    torch.int16: dtypes.int16,
+    torch.int32: dtypes.int32,
+    torch.int64: dtypes.int64,
+    torch.uint8: dtypes.uint8,
+    torch.uint16: dtypes.uint16,
+    torch.uint32: dtypes.uint32,
+    torch.uint64: dtypes.uint64,
+    torch.float8_e4m3fn: dtypes.float8e4nv,
+    torch.float8_e5m2: dtypes.float8e5,
+    torch.float16: dtypes.float16,
+    torch.bfloat16: dtypes.bfloat16,
+    torch.float32: dtypes.float32,
+    torch.float64: dtypes.float64,
+}
+TO_TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in FROM_TORCH.items()}
+
+_I32 = ScalarSpec(dtypes.int32)
+_I64 = ScalarSpec(dtypes.int64)
+_U64 = ScalarSpec(dtypes.uint64)
+_F32 = ScalarSpec(dtypes.float32)
+_I1 = ScalarSpec(dtypes.int1)
+_NONE = NoneSpec()
+_ALIGN_MASK = 15
+
+
+@runtime_checkable
+class HasPointer(Protocol):
+    """Anything that stands for memory: torch tensors, and objects that wrap one."""
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where the tensors of a call live. index is 0 for the CPU."""
+
+    type: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.type if self.type in ("cpu", "meta") else f"{self.type}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Names and specs of the arguments, in order: calls with equal signatures share a kernel."""
+
+    names: tuple[str, ...]
+    specs: tuple[Spec, ...]
+
+    def __getitem__(self, name: str) -> Spec:
+        return self.specs[self.names.index(name)]
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name}: {spec}" for name, spec in zip(self.names, self.specs, strict=True)
+        )
+
+
+def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
+    """The signature of a call, and the device of its tensors (None when there are no tensors).
+
+    Args:
+        args: bound arguments by name, without the constexpr ones.
+
+    Raises:
+        LaunchError: an argument of an unsupported type or dtype, or tensors on different devices.
+    """
+    specs: list[Spec] = []
+    device: Device | None = None
+    owner = ""
+    for name, value in args.items():
+        if isinstance(value, HasPointer):
+            specs.append(tensor_spec(name, value))
+            place = device_of(value)
+            if device is None:
+                device, owner = place, name
+            elif place != device:
+                raise LaunchError(
+                    f"argument {name} is on {place} but argument {owner} is on {device}"
+                )
+        else:
+            specs.append(scalar_spec(name, value))
+    return Signature(tuple(args), tuple(specs)), device
+
+
+def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
+    """The spec of a tensor argument; also takes tensors on the meta device.
+
+    Raises:
+        LaunchError: a dtype outside the language; names the argument.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise LaunchError(
+                f"argument {name}: expected a strided tensor, got layout {value.layout}"
+            )
+        dtype = FROM_TORCH.get(value.dtype)
+        if dtype is None:
+            raise _unsupported(name, value.dtype)
+        address = value.storage_offset() * dtype.bytes if value.is_meta else value.data_ptr()
+        return _interned(dtype, tuple(value.shape), value.stride(), address & _ALIGN_MASK)
+    dtype = to_dtype(getattr(value, "dtype", None))
+    if dtype is None:
+        raise _unsupported(name, getattr(value, "dtype", None))
+    shape = tuple(int(extent) for extent in getattr(value, "shape", ()))
+    stride = getattr(value, "stride", None)
+    strides = (
+        tuple(cast("Iterable[int]", stride())) if callable(stride) else contiguous_strides(shape)
+    )
+    return _interned(dtype, shape, strides, value.data_ptr() & _ALIGN_MASK)
+
+
+@functools.lru_cache(maxsize=4096)
+def _interned(
+    dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], low_bits: int
+) -> TensorSpec:
+    return spec_of(dtype, shape, strides, ptr=low_bits)
+
+
+def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
+    """The spec of a scalar: int is i32, or i64 when it does not fit; float is f32; bool is i1.
+
+    Raises:
+        LaunchError: a value that is no scalar, or an integer of more than 64 bits.
+    """
+    match value:
+        case None:
+            return _NONE
+        case bool() | np.bool_():
+            return _I1
+        case int() | np.integer():
+            return _int_spec(name, int(value))
+        case float() | np.floating():
+            return _F32
+        case _:
+            raise LaunchError(
+                f"argument {name}: expected a tensor, int, float, bool or None, got {type(value).__name__}",
+                hint=f"a compile-time value is declared `{name}: tl.constexpr`",
+            )
+
+
+def _int_spec(name: str, value: int) -> ScalarSpec:
+    if -(2**31) <= value < 2**31:
+        return _I32
+    if -(2**63) <= value < 2**63:
+        return _I64
+    if 0 <= value < 2**64:
+        return _U64
+    raise LaunchError(f"argument {name}: {value} does not fit 64 bits")
+
+
+def device_of(value: HasPointer) -> Device:
+    """Device of a tensor; objects without one count as CUDA, on torch's current device."""
+    device = cast("torch.device | None", getattr(value, "device", None))
+    kind = getattr(device, "type", None)
+    if device is None or kind is None:
+        return Device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return Device(device.type, device.index or 0)
+
+
+def to_dtype(value: object) -> DType | None:
+    """Our dtype for a torch dtype, one of ours, or a name such as `float16` or `f16`; None when unknown."""
+    match value:
+        case DType():
+            return value
+        case torch.dtype():
+            return FROM_TORCH.get(value)
+        case str():
+            return dtypes.BY_USER_NAME.get(value) or dtypes.BY_NAME.get(value)
+        case _:
+            return None
+
+
+def _unsupported(name: str, dtype: object) -> LaunchError:
+    known = ", ".join(str(theirs).removeprefix("torch.") for theirs in FROM_TORCH)
+    return LaunchError(
+        f"argument {name}: dtype {dtype} is not supported", hint=f"supported are {known}"
+    )

@@ -1,0 +1,51 @@
+"""Hardware limits, and nothing else. All numbers of the machine live here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One GPU architecture.
+
+    arch: NVRTC's name; the `a` suffix unlocks wgmma and setmaxnreg.
+    smem_bytes: dynamic shared memory a CTA may use (227 KB on sm_90).
+    """
+
+    arch: str = "sm_90a"
+    compute_capability: tuple[int, int] = (9, 0)
+    num_sms: int = 132
+    smem_bytes: int = 232448
+    smem_per_sm_bytes: int = 233472
+    registers_per_thread: int = 255
+    registers_per_sm: int = 65536
+    warp_lanes: int = 32
+    warpgroup_threads: int = 128
+    max_threads: int = 1024
+    max_cluster: int = 8
+    named_barriers: int = 16
+    wgmma_M: int = 64
+    wgmma_max_N: int = 256
+    wgmma_K_bytes: int = 32
+    tma_max_box: int = 256
+    tma_alignment_bytes: int = 16
+    swizzle_bytes: int = 128
+    l2_bytes: int = 60 << 20
+
+    def entry_registers(self, num_threads: int) -> int:
+        """Registers a thread has at launch in a kernel that uses setmaxnreg.
+
+        Ref: measured with ptxas 13.0; the register file over whole warpgroups, rounded down to 8.
+        """
+        warpgroups = -(-num_threads // self.warpgroup_threads)
+        return min(240, self.registers_per_sm // (warpgroups * self.warpgroup_threads) // 8 * 8)
+
+    def mma_K(self, dtype: DType) -> int:
+        """K extent of one wgmma instruction for an operand dtype (32 bytes)."""
+        return self.wgmma_K_bytes // dtype.bytes
+
+
+HOPPER = Target()

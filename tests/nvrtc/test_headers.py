@@ -24,10 +24,11 @@ extern "C" __global__ void types(float* out, u32* words, int n) {
   unpack_f16x2(words[2], lo, hi); out[1] = lo + hi;
   unpack_e4m3x2((u16)words[3], lo, hi); out[2] = lo + hi;
   unpack_e5m2x2((u16)words[4], lo, hi); out[3] = lo + hi;
-  out[4] = to_float(from_float<bf16>(a)) + to_float(from_float<f16>(a)) + to_float(from_float<e4m3>(a)) +
-           to_float(from_float<e5m2>(a)) + to_float(from_float<float>(a));
+  out[4] = to_float(from_float<bf16>(a)) + to_float(from_float<f16>(a)) +
+           to_float(from_float<e4m3>(a)) + to_float(from_float<e5m2>(a)) + to_float(from_float<float>(a));
   words[5] = bits_as<u32>(a);
-  words[6] = cast<i8>(a) + cast<u8>(a) + cast<i32>(cast<bf16>(n)) + cast<i64>(cast<f16>(2.0)) + cast<u16>(n);
+  words[6] = cast<i8>(a) + cast<u8>(a) + cast<i32>(cast<bf16>(n)) +
+             cast<i64>(cast<f16>(2.0)) + cast<u16>(n);
   out[5] = cast<float>(cast<e4m3>(cast<f16>(n))) + (float)cast<double>(cast<e5m2>(b));
 }
 """
@@ -58,9 +59,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) regs(const float* in, u32* 
   tile<i8>(in, out); tile<u8>(in, out); tile<i16>(in, out); tile<u16>(in, out);
   float f[2][4]; u32 u[4]; i32 s[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) { f[0][i] = in[i]; f[1][i] = in[i]; u[i] = out[i]; s[i] = (int)out[i]; }
+  for (int i = 0; i < 4; ++i) {
+    f[0][i] = in[i]; f[1][i] = in[i]; u[i] = out[i]; s[i] = (int)out[i];
+  }
   keep(f); keep(f[0]); keep(u); keep(s);
-  out[8] = lane_id() + warp_id() + warp_in_group() + thread_in_group() + uniform(out[0]) + u[0] + s[0] + (u32)f[1][0];
+  out[8] = lane_id() + warp_id() + warp_in_group() + thread_in_group() + uniform(out[0]) +
+           u[0] + s[0] + (u32)f[1][0];
   warp_sync(); block_sync();
   if (warpgroup_id() == 0) {
     reg_dec<24>();
@@ -105,7 +109,9 @@ extern "C" __global__ void fence(const __grid_constant__ TensorMap map) {
 """
 
 SMEM = """
-template <class T> __device__ __forceinline__ void scalar(u32 addr) { st_shared(addr, ld_shared<T>(addr + 64)); }
+template <class T> __device__ __forceinline__ void scalar(u32 addr) {
+  st_shared(addr, ld_shared<T>(addr + 64));
+}
 template <class T> __device__ __forceinline__ void vectors(u32 s, T* g) {
   T a, b, c, d;
   ld_shared_v2(s, a, b); st_shared_v2(s + 64, a, b);
@@ -148,14 +154,17 @@ TMA_RANKED = (
     "tma_reduce_add_hint(&map, s, last, {c});",
 )
 TMA = """
-extern "C" __global__ void __cluster_dims__(2, 1, 1) tma(const __grid_constant__ TensorMap map, float* g, int x) {
+extern "C" __global__ void __cluster_dims__(2, 1, 1) tma(
+    const __grid_constant__ TensorMap map, float* g, int x) {
   extern __shared__ __align__(1024) u8 memory[];
   const u32 s = smem_addr(memory), bar = s + 4096;
-  const u64 first = policy_evict_first(), last = policy_evict_last(), normal = policy_evict_normal();
+  const u64 first = policy_evict_first(), last = policy_evict_last();
+  const u64 normal = policy_evict_normal();
   tma_prefetch_map(&map);
   RANKED
   tma_commit(); tma_wait_read<1>(); tma_wait<0>();
-  bulk_load(s, g, 64, bar); bulk_load_hint(s, g, 64, bar, first); bulk_load_multicast(s, g, 64, bar, 3);
+  bulk_load(s, g, 64, bar); bulk_load_hint(s, g, 64, bar, first);
+  bulk_load_multicast(s, g, 64, bar, 3);
   bulk_push(mapa(s, 1), s, 64, mapa(bar, 1)); bulk_store(g, s, 64); bulk_prefetch(g, 64);
   bulk_reduce_add(g, s, 64); bulk_reduce_add((double*)g, s, 64); bulk_reduce_add((u32*)g, s, 64);
   bulk_reduce_add((i32*)g, s, 64); bulk_reduce_add((u64*)g, s, 64); bulk_reduce_add((f16*)g, s, 64);
@@ -170,18 +179,18 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) tma(const __grid_constant__
 
 MATH = """
 template <class T> __device__ __forceinline__ T all(T x, T y) {
-  return tdsl::exp(x) + tdsl::exp2(x) + tdsl::log(x) + tdsl::log2(x) + tdsl::tanh(x) + tdsl::erf(x) +
-         tdsl::pow(x, y) + tdsl::sin(x) + tdsl::cos(x) + tdsl::sqrt(x) + tdsl::rsqrt(x) + tdsl::div_rn(x, y) +
-         tdsl::fma(x, y, x) + tdsl::floor(x) + tdsl::ceil(x) + tdsl::abs(x) + max_nan(x, y) + min_nan(x, y) +
-         max_num(x, y) + min_num(x, y);
+  return tdsl::exp(x) + tdsl::exp2(x) + tdsl::log(x) + tdsl::log2(x) + tdsl::tanh(x) +
+         tdsl::erf(x) + tdsl::pow(x, y) + tdsl::sin(x) + tdsl::cos(x) + tdsl::sqrt(x) + tdsl::rsqrt(x) +
+         tdsl::div_rn(x, y) + tdsl::fma(x, y, x) + tdsl::floor(x) + tdsl::ceil(x) + tdsl::abs(x) + max_nan(x, y) +
+         min_nan(x, y) + max_num(x, y) + min_num(x, y);
 }
 template <class T> __device__ __forceinline__ T ints(T x, T y) {
-  return cdiv(x, y) + div_trunc(x, y) + mod_trunc(x, y) + div_floor(x, y) + mod_floor(x, y) + max_num(x, y) +
-         min_num(x, y);
+  return cdiv(x, y) + div_trunc(x, y) + mod_trunc(x, y) + div_floor(x, y) + mod_floor(x, y) +
+         max_num(x, y) + min_num(x, y);
 }
 extern "C" __global__ void math(float* f, double* d, i32* i, i64* l, u32* u) {
-  f[0] = all(f[0], f[1]) + exp2_approx(f[2]) + log2_approx(f[3]) + rcp_approx(f[4]) + div_full(f[5], f[6]) +
-         tanh_approx(f[7]) + rsqrt_approx(f[8]);
+  f[0] = all(f[0], f[1]) + exp2_approx(f[2]) + log2_approx(f[3]) + rcp_approx(f[4]) +
+         div_full(f[5], f[6]) + tanh_approx(f[7]) + rsqrt_approx(f[8]);
   d[0] = all(d[0], d[1]);
   i[0] = ints(i[0], i[1]) + tdsl::abs(i[2]);
   l[0] = ints(l[0], l[1]) + tdsl::abs(l[2]);
@@ -197,7 +206,8 @@ template <class T> __device__ __forceinline__ void lanes(T* p) {
 extern "C" __global__ void reduce(float* f, double* d, i32* i, u32* u, i64* l, u64* m) {
   lanes(f); lanes(d); lanes(i); lanes(u); lanes(l); lanes(m);
   i[0] = warp_add(i[1]) + warp_max(i[2]) + warp_min(i[3]);
-  u[0] = warp_add(u[1]) + warp_max(u[2]) + warp_min(u[3]) + warp_any(u[4]) + warp_all(u[5]) + warp_ballot(u[6]);
+  u[0] = warp_add(u[1]) + warp_max(u[2]) + warp_min(u[3]) + warp_any(u[4]) + warp_all(u[5]) +
+         warp_ballot(u[6]);
 }
 """
 
@@ -261,10 +271,9 @@ def test_header_functions_compile(name: str) -> None:
 
 def test_every_header_function_is_used() -> None:
     text = "\n".join(text for _, text in headers())
-    declared = set(
-        re.findall(r"^\s*(?:\w.*> )?(?:static )?TDSL_FN [\w ]+?[&*]?(?:\(&)?(\w+)\(", text, re.M)
-    )
-    internal = {"Cursor", "pack", "unpack", "pair", "unpair", "watchdog"}
+    pattern = r"^\s*(?:template .*> |static )?TDSL_FN (?:\w+ )+?(?:\(&|[&*])?(\w+)\("
+    declared = set(re.findall(pattern, text, re.MULTILINE))
+    internal = {"pack", "unpack", "pair", "unpair", "watchdog"}
     used = set(re.findall(r"\w+", " ".join(KERNELS.values())))
     assert len(declared) > 100
     assert declared - internal - used == set()
@@ -304,13 +313,12 @@ def _operands() -> list[tuple[dt.DType, dt.DType, dt.DType]]:
 
 def _shapes(acc: dt.DType, a: dt.DType, b: dt.DType) -> list[WgmmaShape]:
     majors = (False, True) if a.bits == 16 else (False,)
-    shapes = [
+    return [
         wgmma_shape(acc, a, b, n, a_in_regs=in_regs, trans_a=trans_a, trans_b=trans_b)
         for n in (8, 24, 64, 176, 256)
         for in_regs, trans_a, trans_b in itertools.product((False, True), majors, majors)
         if not (in_regs and trans_a)
     ]
-    return shapes
 
 
 def _wgmma_kernel(shape: WgmmaShape) -> str:
@@ -320,7 +328,8 @@ def _wgmma_kernel(shape: WgmmaShape) -> str:
     if shape.a_in_regs:
         a = "ar[k]"
         setup = (
-            "u32 ar[4][4];\n#pragma unroll\nfor (int i = 0; i < 16; ++i) ar[i / 4][i % 4] = in[i];\n"
+            "u32 ar[4][4];\n#pragma unroll\n"
+            "for (int i = 0; i < 16; ++i) ar[i / 4][i % 4] = in[i];\n"
             "tdsl::keep(ar);"
         )
     return f"""
@@ -358,9 +367,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
     const __grid_constant__ TensorMap ta, const __grid_constant__ TensorMap tb,
     const __grid_constant__ TensorMap tc, int steps) {
   extern __shared__ __align__(1024) u8 memory[];
-  const u32 a = smem_addr(memory), b = a + 4 * 16384, c = b + 4 * 16384, full = c + 16384, empty = full + 32;
+  const u32 a = smem_addr(memory), b = a + 4 * 16384, c = b + 4 * 16384;
+  const u32 full = c + 16384, empty = full + 32;
   if (threadIdx.x == 0) {
-    for (u32 i = 0; i < 4; ++i) { mbarrier_init(full + 8 * i, 1); mbarrier_init(empty + 8 * i, 8); }
+    for (u32 i = 0; i < 4; ++i) {
+      mbarrier_init(full + 8 * i, 1);
+      mbarrier_init(empty + 8 * i, 8);
+    }
     mbarrier_init_fence();
   }
   block_sync();
@@ -397,8 +410,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
     for (int j = 0; j < 32; ++j) out.pack2(j, acc[2 * j], acc[2 * j + 1]);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      stmatrix_x4(c + me * 8192 + threadIdx.x % 128 * 16 + j * 2048, out.word(4 * j), out.word(4 * j + 1),
-                  out.word(4 * j + 2), out.word(4 * j + 3));
+      stmatrix_x4(c + me * 8192 + threadIdx.x % 128 * 16 + j * 2048, out.word(4 * j),
+                  out.word(4 * j + 1), out.word(4 * j + 2), out.word(4 * j + 3));
     float o[64];
 #pragma unroll
     for (int k = 0; k < 8; ++k) keep(out.quad(k % 8));

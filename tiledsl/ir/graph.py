@@ -81,7 +81,24 @@ class TileGraph:
         return [Use(self._ops[t], i) for t, i in sorted(found)]
 
     def has_uses(self, value: Value) -> bool:
-        return bool(self.users(value))
+        """Whether any op reads the value."""
+        source = self._source(value)
+        if source not in self._nx:
+            return False
+        return any(key[0] == value.id for *_, key in self._nx.out_edges(source, keys=True))
+
+    @property
+    def num_ops(self) -> int:
+        """How many ops the graph holds, nested ones included."""
+        return len(self._ops)
+
+    def has_uses_of(self, op: Op) -> bool:
+        """Whether the graph's edges into an op are exactly its operands (false for an op it does not hold)."""
+        if self._ops.get(op.id) is not op:
+            return False
+        want = {(self._source(v), v.id, i) for i, v in enumerate(op.operands)}
+        got = {(source, *key) for source, _, key in self._nx.in_edges(op.id, keys=True)}
+        return want == got
 
     def find(self, cls: type[Op]) -> list[Any]:
         """Ops of a class in program order."""
@@ -156,6 +173,24 @@ class TileGraph:
             b.name = b.name or a.name
             self.replace_uses(a, b)
         self.erase(old)
+
+    def supersede(self, old: Op, new: Op, results: Mapping[Value, Value]) -> None:
+        """Puts `new`, which took over regions of `old`, in its place; `results` maps old results to new.
+
+        Regions that `new` did not take are erased with `old`.
+        """
+        self.insert_before(old, new)
+        for a, b in results.items():
+            b.name = b.name or a.name
+            self.replace_uses(a, b)
+        old.regions = tuple(r for r in old.regions if r.parent is old)
+        self.erase(old)
+
+    def move_before(self, anchor: Op, op: Op) -> None:
+        """Moves an op (and what it contains) in front of another, possibly into another region."""
+        _parent(op).ops.remove(op)
+        op.parent = _parent(anchor)
+        op.parent.ops.insert(op.parent.ops.index(anchor), op)
 
     def set_type(self, value: Value, type_: Type) -> None:
         """Changes a value's type (layout assignment)."""

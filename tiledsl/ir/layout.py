@@ -54,7 +54,7 @@ class Layout:
     kind: str = "blocked"
 
     def __str__(self) -> str:
-        body = ";".join(",".join(map(str, d)) for d in self.dims)
+        body = ";".join(",".join(map(str, d)) or "1" for d in self.dims)
         return f"{self.kind}<{body}|{self.num_regs}x{self.num_warps}>"
 
     @property

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from enum import Enum
 from enum import Flag
 from enum import auto
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
 from typing import Literal
@@ -32,6 +33,9 @@ from tiledsl.errors import SourceLoc
 from tiledsl.errors import TileError
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
 
 __all__ = [
     "Effect", "FieldSpec", "Level", "Op", "Region", "Value", "attribute", "operand", "operands", "op_class",
@@ -181,6 +185,7 @@ class Op:
     levels: ClassVar[Level] = Level.ALL
     effect: ClassVar[Effect] = Effect.PURE
     is_terminator: ClassVar[bool] = False
+    is_loop: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
 
     id: int
@@ -308,6 +313,13 @@ class Op:
 
     def verify(self, target: Target) -> None:
         """Rules of the op itself beyond types. Raises VerifyError without a location."""
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        """Reference semantics of an op that needs state, which it asks `machine` for; by default `evaluate`.
+
+        A generator may be returned: it yields where it waits, and returns a tuple of results.
+        """
+        return self.evaluate(*arrays)
 
     def evaluate(self, *arrays: Any) -> Any:
         """Reference semantics with numpy arrays (scalars are 0-d). Control ops are run by the interpreter."""

@@ -58,6 +58,14 @@ def parse_type(text: str) -> Type:
     return type_
 
 
+def parse_attributes(text: str) -> dict[str, Any]:
+    """Attributes in braces by name."""
+    cursor = _Cursor(text)
+    attributes = cursor.attributes()
+    cursor.end()
+    return attributes
+
+
 class _Cursor:
     """A position in one line of text, and the grammar of types and attributes."""
 
@@ -335,7 +343,7 @@ class _GraphParser:
 
 def _stem(name: str) -> str:
     """The user's part of a value name: `acc` of `acc_3`; empty for the unnamed `v_3`."""
-    stem = re.sub(r"_?\d*$", "", name, count=1)
+    stem = re.sub(r"_\d+$", "", name)
     return "" if stem == "v" else stem
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any
 
 from tiledsl.dtypes import DType
@@ -46,7 +45,7 @@ def numbered_lines(graph: TileGraph, *, locations: bool = True) -> Iterator[tupl
 def attribute_text(value: Any) -> str:
     """An attribute as text: Python literals, dtypes by name, types and layouts through `str`."""
     if isinstance(value, float):
-        return repr(value) if isfinite(value) else str(value)
+        return float.__repr__(value)
     if isinstance(value, tuple):
         items: tuple[Any, ...] = value
         return f"({', '.join(map(attribute_text, items))}{',' if len(items) == 1 else ''})"

@@ -66,6 +66,23 @@ class NoneSpec:
 Spec = TensorSpec | ScalarSpec | NoneSpec
 
 
+class AutoInt(int):
+    """The value chosen for a `tl.auto` constexpr. It keeps its class where it is used as a tile dimension, so
+    that an analysis can see which dimensions a constexpr feeds; arithmetic on it gives a plain int.
+    """
+
+    name: str
+
+    def __new__(cls, value: int, name: str) -> AutoInt:
+        """An int that knows the constexpr it came from."""
+        made = super().__new__(cls, value)
+        made.name = name
+        return made
+
+    def __reduce__(self) -> tuple[type[AutoInt], tuple[int, str]]:
+        return AutoInt, (int(self), self.name)
+
+
 def spec(
     dtype: DType,
     rank: int,

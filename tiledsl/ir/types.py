@@ -101,9 +101,24 @@ class SmemType(Type):
         return f"smem<{dims}, major={self.major}, swizzle={self.swizzle_bytes}>"
 
     @property
+    def box_elems(self) -> int:
+        """Elements of one box along the contiguous dimension (0 swizzle: the whole extent)."""
+        return self.swizzle_bytes // self.dtype.bytes if self.swizzle_bytes else self.shape[self.major]
+
+    @property
+    def num_boxes(self) -> int:
+        """Boxes along the contiguous dimension; the last one may be padded."""
+        return -(-self.shape[self.major] // self.box_elems)
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of one box: the product of the other extents."""
+        return prod(n for i, n in enumerate(self.shape) if i != self.major)
+
+    @property
     def bytes(self) -> int:
-        """Bytes of one slot."""
-        return prod(self.shape) * self.dtype.bytes
+        """Bytes of one slot, padding included."""
+        return self.num_boxes * self.box_elems * self.box_rows * self.dtype.bytes
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 120
 
 
 def find_disassembler() -> Path | None:
-    """Nvdisasm or cuobjdump on PATH, in a CUDA toolkit or in a pip package; None when there is none."""
+    """The disassembler on PATH, in a CUDA toolkit or in a pip package; None without one."""
     for tool in TOOLS:
         if on_path := shutil.which(tool):
             return Path(on_path)

@@ -93,7 +93,8 @@ def _driver() -> str:
 def _gpus() -> str:
     device = driver.current_device()
     major, minor = driver.compute_capability(device)
-    text = f"device {device}: {driver.device_name(device)}, {major}.{minor}, {driver.num_sms(device)} SMs"
+    name, sms = driver.device_name(device), driver.num_sms(device)
+    text = f"device {device}: {name}, {major}.{minor}, {sms} SMs"
     driver.require_target(device)
     return text
 

@@ -19,9 +19,9 @@ from tiledsl.target import Target
 DRIVER_HINT = "install an NVIDIA driver for CUDA 13; CPU tensors run in the interpreter without one"
 BINDINGS_HINT = "pip install 'cuda-bindings>=13,<14'"
 _HINTS = {
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "an earlier kernel wrote or read out of bounds; errors arrive late",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "an earlier kernel used memory out of bounds; errors arrive late",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the cubin is for another architecture",
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "the kernel needs more registers or threads than an SM has",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "the kernel needs more registers than an SM has",
     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "launch the kernel once before the capture",
 }
 
@@ -154,8 +154,8 @@ def require_target(device: int, target: Target = HOPPER) -> None:
     age = "older than" if have < target.compute_capability else "newer than"
     need = ".".join(map(str, target.compute_capability))
     raise LaunchError(
-        f"device {device} ({device_name(device)}) has compute capability {have[0]}.{have[1]}, {age} {need}: "
-        f"kernels for {target.arch} need {need} (H100, H200)",
+        f"device {device} ({device_name(device)}) has compute capability {have[0]}.{have[1]}, "
+        f"{age} {need}: kernels for {target.arch} need {need} (H100, H200)",
         hint="move the tensors to the CPU to run the kernel in the interpreter",
     )
 
@@ -217,6 +217,8 @@ def load(cubin: bytes, name: str, device: int, *, smem_bytes: int = 0) -> Functi
         function = check(
             cuda.cuModuleGetFunction(module, name.encode()), f"find kernel {name} in its module"
         )
+        # Lazy loading would otherwise load the code at the first launch, perhaps inside a capture.
+        check(cuda.cuFuncLoad(function), f"load the code of kernel {name}")
         if smem_bytes:
             key = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             what = f"give kernel {name} {smem_bytes} bytes of shared memory"

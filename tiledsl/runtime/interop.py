@@ -24,18 +24,20 @@ class StorageView:
 
 
 def numpy_view(tensor: torch.Tensor, name: str = "tensor") -> np.ndarray:
-    """An array of the tensor's shape, strides and dtype on the same memory; stores go into the tensor.
+    """An array of the tensor's shape, strides and dtype on the same memory.
 
-    bf16 and fp8 come as `ml_dtypes` arrays.
+    Stores into it go into the tensor. bf16 and fp8 come as `ml_dtypes` arrays.
 
     Raises:
-        LaunchError: the tensor is not on the CPU, or its dtype has no numpy form; names the argument.
+        LaunchError: the tensor is not on the CPU, or its dtype is unsupported.
     """
     view = storage_view(tensor, name)
-    strides = [stride * view.flat.itemsize for stride in tensor.stride()]
+    flat, shape = view.flat, tuple(tensor.shape)
     if tensor.numel() == 0:
-        return np.empty(tuple(tensor.shape), view.flat.dtype)
-    return np.lib.stride_tricks.as_strided(view.flat[view.offset :], tuple(tensor.shape), strides)
+        return np.empty(shape, flat.dtype)
+    strides = tuple(int(stride) * flat.itemsize for stride in tensor.stride())
+    raw, start = flat.view(np.uint8), view.offset * flat.itemsize
+    return np.ndarray(shape, flat.dtype, buffer=raw, offset=start, strides=strides)
 
 
 def storage_view(tensor: torch.Tensor, name: str = "tensor") -> StorageView:

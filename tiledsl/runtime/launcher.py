@@ -70,7 +70,7 @@ def launch_grid(
             )
     if grid[0] % cluster_size:
         raise LaunchError(
-            f"grid {user_grid}: {grid[0]} CTAs on axis 0 do not divide by the cluster of {cluster_size}"
+            f"grid {user_grid}: {grid[0]} CTAs on axis 0 do not fill clusters of {cluster_size}"
         )
     return grid
 

@@ -53,7 +53,8 @@ _SOURCE_COMMENT = re.compile(r"//\s*(?P<place>\S+\.py:\d+)")
 class PtxasFacts:
     """What the ptxas log says.
 
-    registers: most registers of any function in the log. spill_bytes: spill stores plus loads, summed.
+    registers: most registers of any function in the log.
+    spill_bytes: spill stores plus loads, summed.
     serialized: lines that say wgmma was serialised or setmaxnreg ignored (C7508..C7515).
     notes: lines that cost less (C7517, C7519: a wait was injected).
     """

@@ -67,7 +67,8 @@ class Frame:
 class Packer:
     """Writes the parameters of one kernel from its bound arguments.
 
-    offsets: place of each parameter in the buffer, bytes.  source: the text of the generated function.
+    offsets: place of each parameter in the buffer, bytes.
+    source: the text of the generated function.
     """
 
     def __init__(self, params: tuple[Param, ...]) -> None:

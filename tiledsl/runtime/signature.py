@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
+from typing import TypeGuard
 from typing import cast
-from typing import runtime_checkable
 
 import numpy as np
 import torch
@@ -49,9 +48,9 @@ _F32 = ScalarSpec(dtypes.float32)
 _I1 = ScalarSpec(dtypes.int1)
 _NONE = NoneSpec()
 _ALIGN_MASK = 15
+MAX_SEEN = 4096
 
 
-@runtime_checkable
 class HasPointer(Protocol):
     """Anything that stands for memory: torch tensors, and objects that wrap one."""
 
@@ -100,7 +99,7 @@ def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
     device: Device | None = None
     owner = ""
     for name, value in args.items():
-        if isinstance(value, HasPointer):
+        if has_pointer(value):
             specs.append(tensor_spec(name, value))
             place = device_of(value)
             if device is None:
@@ -114,6 +113,11 @@ def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
     return Signature(tuple(args), tuple(specs)), device
 
 
+def has_pointer(value: object) -> TypeGuard[HasPointer]:
+    """Whether an argument is a tensor, or stands for one."""
+    return isinstance(value, torch.Tensor) or hasattr(value, "data_ptr")
+
+
 def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
     """The spec of a tensor argument; also takes tensors on the meta device.
 
@@ -125,11 +129,15 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
             raise LaunchError(
                 f"argument {name}: expected a strided tensor, got layout {value.layout}"
             )
-        dtype = FROM_TORCH.get(value.dtype)
-        if dtype is None:
-            raise _unsupported(name, value.dtype)
-        address = value.storage_offset() * dtype.bytes if value.is_meta else value.data_ptr()
-        return _interned(dtype, tuple(value.shape), value.stride(), address & _ALIGN_MASK)
+        low_bits = _low_bits(value)
+        key = (value.dtype, value.shape, value.stride(), low_bits)
+        found = _seen.get(key)
+        if found is None:
+            found = _new_spec(name, value, low_bits)
+            if len(_seen) >= MAX_SEEN:
+                _seen.clear()
+            _seen[key] = found
+        return found
     dtype = to_dtype(getattr(value, "dtype", None))
     if dtype is None:
         raise _unsupported(name, getattr(value, "dtype", None))
@@ -138,14 +146,23 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
     strides = (
         tuple(cast("Iterable[int]", stride())) if callable(stride) else contiguous_strides(shape)
     )
-    return _interned(dtype, shape, strides, value.data_ptr() & _ALIGN_MASK)
+    return spec_of(dtype, shape, strides, ptr=value.data_ptr() & _ALIGN_MASK)
 
 
-@functools.lru_cache(maxsize=4096)
-def _interned(
-    dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], low_bits: int
-) -> TensorSpec:
-    return spec_of(dtype, shape, strides, ptr=low_bits)
+_seen: dict[object, TensorSpec] = {}
+
+
+def _low_bits(tensor: torch.Tensor) -> int:
+    if tensor.is_meta:
+        return int(tensor.storage_offset()) * tensor.dtype.itemsize & _ALIGN_MASK
+    return tensor.data_ptr() & _ALIGN_MASK
+
+
+def _new_spec(name: str, tensor: torch.Tensor, low_bits: int) -> TensorSpec:
+    dtype = FROM_TORCH.get(tensor.dtype)
+    if dtype is None:
+        raise _unsupported(name, tensor.dtype)
+    return spec_of(dtype, tuple(tensor.shape), tensor.stride(), ptr=low_bits)
 
 
 def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
@@ -165,7 +182,7 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
             return _F32
         case _:
             raise LaunchError(
-                f"argument {name}: expected a tensor, int, float, bool or None, got {type(value).__name__}",
+                f"argument {name}: expected a tensor or scalar, got {type(value).__name__}",
                 hint=f"a compile-time value is declared `{name}: tl.constexpr`",
             )
 
@@ -190,7 +207,7 @@ def device_of(value: HasPointer) -> Device:
 
 
 def to_dtype(value: object) -> DType | None:
-    """Our dtype for a torch dtype, one of ours, or a name such as `float16` or `f16`; None when unknown."""
+    """Our dtype for a torch dtype, one of ours or a name (`float16`, `f16`); None when unknown."""
     match value:
         case DType():
             return value

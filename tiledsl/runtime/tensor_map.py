@@ -157,7 +157,7 @@ def encoder(param: TensorMapParam) -> Encoder:
 def _refused(param: TensorMapParam, reason: str) -> LaunchError:
     return LaunchError(
         f"argument {param.arg}: TMA cannot read this tensor: {reason}",
-        hint="the kernel was compiled for tensors that TMA can read; call the kernel again with this tensor",
+        hint="the kernel was compiled for tensors that TMA can read; compile it for this one",
     )
 
 

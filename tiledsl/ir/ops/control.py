@@ -37,6 +37,7 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
     unroll: unroll factor asked for by the user, 1 for none, 0 for full.
     """
 
+    is_loop = True
     lower: Value = operand()
     upper: Value = operand()
     step: Value = operand()
@@ -89,6 +90,7 @@ class If(Op, opcode="control.if", effect=Effect.CONTROL):
 class While(Op, opcode="control.while", effect=Effect.CONTROL):
     """`while`: `before` computes (condition, values...) from the carried values, `body` the next carried values."""
 
+    is_loop = True
     init: tuple[Value, ...] = operands()
     before: Region = region()
     body: Region = region()

@@ -122,10 +122,8 @@ class FloorDiv(Binary, opcode="elementwise.floordiv"):
     allowed = ("int", "uint")
 
     def compute(self, a: Any, b: Any) -> Any:
-        safe = np.where(b == 0, 1, b)
-        q = np.abs(a.astype(np.object_)) // np.abs(safe.astype(np.object_))
-        q = np.where((a < 0) != (safe < 0), -q, q)
-        return np.where(b == 0, 0, q)
+        safe = np.where(b == 0, np.ones_like(b), b)
+        return np.where(b == 0, np.zeros_like(a), (a - np.fmod(a, safe)) // safe)
 
 
 class Mod(Binary, opcode="elementwise.mod"):
@@ -134,9 +132,8 @@ class Mod(Binary, opcode="elementwise.mod"):
     def compute(self, a: Any, b: Any) -> Any:
         if a.dtype.kind == "f":
             return np.fmod(a, b)
-        safe = np.where(b == 0, 1, b)
-        r = np.abs(a.astype(np.object_)) % np.abs(safe.astype(np.object_))
-        return np.where(b == 0, 0, np.where(a < 0, -r, r))
+        safe = np.where(b == 0, np.ones_like(b), b)
+        return np.where(b == 0, np.zeros_like(a), np.fmod(a, safe))
 
 
 class Min(Binary, opcode="elementwise.min"):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from typing import Any
+
+import numpy as np
 
 from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.machine import load_block
+from tiledsl.ir.machine import store_block
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -20,6 +25,9 @@ from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
 
 
 def tensor_type(value: Value, what: str) -> TensorType:
@@ -41,6 +49,9 @@ class Shape(Op, opcode="memory.shape"):
             raise TypeMismatch(f"shape: dimension {self.dim} of a tensor of rank {t.rank}")
         return (ScalarType(int32),)
 
+    def evaluate(self, tensor: Any) -> Any:
+        return np.asarray(tensor.shape[self.dim], dtype=np.int32)
+
 
 class Stride(Op, opcode="memory.stride"):
     """Stride of dimension `dim` of a tensor, elements. Result: i64."""
@@ -53,6 +64,9 @@ class Stride(Op, opcode="memory.stride"):
         if not 0 <= self.dim < t.rank:
             raise TypeMismatch(f"stride: dimension {self.dim} of a tensor of rank {t.rank}")
         return (ScalarType(int64),)
+
+    def evaluate(self, tensor: Any) -> Any:
+        return np.asarray(tensor.strides[self.dim] // tensor.itemsize, dtype=np.int64)
 
 
 class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
@@ -75,6 +89,12 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
             raise TypeMismatch(f"load: squeezed dimensions must have block extent 1, got {self.block_shape}")
         shape = tuple(n for i, n in enumerate(self.block_shape) if i not in self.squeeze)
         return (TileType(shape, t.dtype),)
+
+    def evaluate(self, tensor: Any, *rest: Any) -> Any:
+        rank = len(self.offsets)
+        other = rest[rank] if len(rest) > rank else 0
+        block = load_block(tensor, [int(o) for o in rest[:rank]], self.block_shape, other)
+        return np.squeeze(block, self.squeeze)
 
 
 class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
@@ -100,6 +120,12 @@ class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
     def verify(self, target: Target) -> None:
         if any(self.block_shape[d] != 1 for d in self.squeeze):
             raise VerifyError("store: squeezed dimensions must have block extent 1")
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        tensor, *offsets, value = arrays
+        block = np.reshape(value, self.block_shape)
+        window = store_block(tensor, [int(o) for o in offsets], block)
+        machine.stored(self, tensor, window)
 
 
 def check_block(t: TensorType, offsets: tuple[Value, ...], block_shape: tuple[int, ...], what: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+
 from tiledsl.dtypes import int32
 from tiledsl.errors import VerifyError
 from tiledsl.ir.op import Effect
@@ -13,6 +18,9 @@ from tiledsl.ir.op import operand
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
 
 
 class ProgramId(Op, opcode="program.id", effect=Effect.PURE):
@@ -27,6 +35,9 @@ class ProgramId(Op, opcode="program.id", effect=Effect.PURE):
         if self.axis not in (0, 1, 2):
             raise VerifyError(f"program_id: axis must be 0, 1 or 2, got {self.axis}")
 
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        return np.asarray(machine.program[self.axis], dtype=np.int32)
+
 
 class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
     """Extent of grid axis 0, 1 or 2 as the user gave it. Result: i32."""
@@ -39,6 +50,9 @@ class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
     def verify(self, target: Target) -> None:
         if self.axis not in (0, 1, 2):
             raise VerifyError(f"num_programs: axis must be 0, 1 or 2, got {self.axis}")
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        return np.asarray(machine.program[self.axis], dtype=np.int32)
 
 
 class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
@@ -57,3 +71,6 @@ class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED 
 
     def infer_types(self) -> tuple[Type, ...]:
         return (ScalarType(int32),) * 3
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        return np.asarray(machine.grid[self.axis], dtype=np.int32)

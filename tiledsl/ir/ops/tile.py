@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
 
 TENSOR_LEVELS = Level.TILE | Level.WARP_SPECIALIZED
 
@@ -162,6 +166,22 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     def verify(self, target: Target) -> None:
         if len(self.body.args) != len(self.inputs) + len(self.shape):
             raise VerifyError(f"map: body has {len(self.body.args)} arguments, expected {len(self.inputs) + len(self.shape)}")
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        rank = len(self.shape)
+        args: list[Any] = []
+        for i, array in enumerate(arrays):
+            follows = self.follows[i] if i < len(self.follows) else ()
+            index: list[Any] = [np.newaxis] * rank
+            kept = [d for d in follows if d is not None]
+            for d in kept:
+                index[d] = slice(None)
+            sizes = [n for n, d in zip(np.shape(array), follows, strict=True) if d is not None]
+            order = sorted(range(len(kept)), key=kept.__getitem__)
+            args.append(np.transpose(np.reshape(array, sizes), order)[tuple(index)] if kept else np.reshape(array, ()))
+        args += np.indices(self.shape, dtype=np.int32, sparse=True)
+        results = yield from machine.run_region(self.body, args)
+        return tuple(np.broadcast_to(r, self.shape) for r in results)
 
 
 class ConvertLayout(Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALIZED | Level.MACHINE):

@@ -1,0 +1,231 @@
+"""Grids, parameter packing and tensor-map facts: what a launch computes before the driver."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from tiledsl import dtypes
+from tiledsl.codegen.module import GridParam
+from tiledsl.codegen.module import GridSpec
+from tiledsl.codegen.module import PointerParam
+from tiledsl.codegen.module import ScalarParam
+from tiledsl.codegen.module import ShapeParam
+from tiledsl.codegen.module import StrideParam
+from tiledsl.codegen.module import TensorMapParam
+from tiledsl.errors import InternalError
+from tiledsl.errors import LaunchError
+from tiledsl.runtime import driver
+from tiledsl.runtime import params as params_module
+from tiledsl.runtime.launcher import check_user_grid
+from tiledsl.runtime.launcher import launch_grid
+from tiledsl.runtime.params import Packer
+from tiledsl.runtime.tensor_map import map_facts
+
+PERSISTENT = GridSpec("persistent")
+PAIRS = GridSpec("persistent", cluster_axis=0, cluster_size=2)
+SPLIT = GridSpec("persistent", split_k=4, cluster_size=4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "grid", "resident", "cluster", "want"),
+    [
+        (GridSpec(), (3, 4, 5), 132, 1, (3, 4, 5)),
+        (GridSpec(), (3, 0, 5), 132, 1, None),
+        (GridSpec(split_k=4), (3, 4, 5), 132, 4, (12, 4, 5)),
+        (GridSpec(), (4, 3, 1), 132, 2, (4, 3, 1)),
+        (PERSISTENT, (100, 1, 1), 132, 1, (100, 1, 1)),
+        (PERSISTENT, (100, 100, 2), 132, 1, (132, 1, 1)),
+        (PERSISTENT, (0, 1, 1), 132, 1, None),
+        (PERSISTENT, (2**31 - 1, 2**31 - 1, 9), 132, 1, (132, 1, 1)),
+        (PAIRS, (3, 5, 1), 66, 2, (20, 1, 1)),
+        (PAIRS, (30, 50, 1), 66, 2, (132, 1, 1)),
+        (GridSpec("persistent", cluster_axis=1, cluster_size=2), (3, 5, 1), 66, 2, (18, 1, 1)),
+        (SPLIT, (3, 5, 1), 33, 4, (60, 1, 1)),
+        (SPLIT, (3, 50, 1), 32, 4, (128, 1, 1)),
+        (GridSpec("persistent", split_k=4), (3, 1, 1), 33, 4, (12, 1, 1)),
+        (PERSISTENT, (5, 1, 1), 0, 1, (1, 1, 1)),
+    ],
+)
+def test_launch_grid(spec, grid, resident, cluster, want):
+    found = launch_grid(spec, grid, resident_clusters=resident, cluster_size=cluster)
+    assert found == want
+
+
+@pytest.mark.parametrize(
+    ("grid", "cluster", "text"),
+    [
+        ((1, 65536, 1), 1, "axis 1 needs 65536 CTAs, at most 65535"),
+        ((3, 1, 1), 2, "3 CTAs on axis 0 do not fill clusters of 2"),
+    ],
+)
+def test_impossible_grids(grid, cluster, text):
+    with pytest.raises(LaunchError, match=text):
+        launch_grid(GridSpec(), grid, resident_clusters=132, cluster_size=cluster)
+
+
+def test_user_grid():
+    assert check_user_grid((4,)) == (4, 1, 1)
+    assert check_user_grid((4, np.int64(5))) == (4, 5, 1)
+    for bad in ((), (1, 1, 1, 1), (-1,), (2**31,)):
+        with pytest.raises(LaunchError, match="grid"):
+            check_user_grid(bad)
+
+
+def pack(params, args, grid=(7, 8, 9)):
+    packer = Packer(tuple(params))
+    frame = packer.frame()
+    packer.pack(frame, args, grid)
+    return packer, frame
+
+
+def test_tensor_facts():
+    x = torch.zeros(6, 4).t()
+    params = [
+        PointerParam("x", "x", dtypes.float32),
+        GridParam("gy", 1),
+        ShapeParam("M", "x", 0),
+        StrideParam("s", "x", 1),
+    ]
+    packer, frame = pack(params, {"x": x})
+    assert packer.offsets == (0, 8, 16, 24)
+    assert struct.unpack("<Qi4xqq", frame.bytes_at(0, 32)) == (x.data_ptr(), 8, 4, 4)
+    assert packer.source.count("data_ptr") == 1
+
+
+def test_pointers_reach_the_values():
+    params = [ScalarParam("flag", "flag", dtypes.int1), ScalarParam("n", "n", dtypes.int32)]
+    packer, frame = pack(params, {"flag": True, "n": 5})
+    start = params_module.ctypes.addressof(frame.buffer) + frame.base
+    assert start % 64 == 0
+    assert list(frame.pointers) == [start + offset for offset in packer.offsets]
+    assert frame.address == params_module.ctypes.addressof(frame.pointers)
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_scalar_bytes(dtype):
+    value = 1.5 if dtype.is_float else 1
+    _, frame = pack([ScalarParam("v", "v", dtype)], {"v": value})
+    assert frame.bytes_at(0, dtype.bytes) == np.asarray(value, dtype.numpy).tobytes()
+
+
+def test_none_pointer_is_null():
+    _, frame = pack([PointerParam("x", "x", dtypes.float32)], {"x": None})
+    assert frame.bytes_at(0, 8) == bytes(8)
+
+
+def test_no_parameters():
+    _, frame = pack([], {})
+    assert frame.address == 0
+
+
+@pytest.mark.parametrize(
+    ("param", "args", "text"),
+    [
+        (PointerParam("x", "x", dtypes.float32), {}, "argument x is missing"),
+        (
+            PointerParam("x", "x", dtypes.float32),
+            {"x": 3},
+            "argument x: expected a tensor, got int",
+        ),
+        (ScalarParam("n", "n", dtypes.int32), {"n": 2**31}, "argument n: .* does not fit i32"),
+        (ScalarParam("n", "n", dtypes.int32), {"n": 1.5}, "argument n: 1.5 does not fit i32"),
+        (ScalarParam("n", "n", dtypes.float32), {"n": 1e39}, "argument n: .* does not fit f32"),
+        (ScalarParam("n", "n", dtypes.bfloat16), {"n": "a"}, "argument n: 'a' does not fit bf16"),
+    ],
+)
+def test_packing_errors(param, args, text):
+    with pytest.raises(LaunchError, match=text):
+        pack([param], args)
+
+
+def test_tensor_map_in_the_buffer(monkeypatch):
+    calls = []
+
+    def fake_encoder(param):
+        def make(*key):
+            calls.append((param.name, *key))
+            return b"m" * 128
+
+        return make
+
+    monkeypatch.setattr(params_module, "encoder", fake_encoder)
+    x = torch.zeros(8, 64, dtype=torch.float16)
+    tensor_map = TensorMapParam("map", "x", dtypes.float16, (1, 0), (64, 8))
+    packer, frame = pack([GridParam("g", 0), tensor_map], {"x": x})
+    assert packer.offsets == (0, 64)
+    assert frame.bytes_at(64, 128) == b"m" * 128
+    assert calls == [("map", x.data_ptr(), (8, 64), (64, 1))]
+
+
+def map_param(dims=(1, 0), box=(64, 8), dtype=dtypes.float16, **kwargs):
+    return TensorMapParam("map", "x", dtype, dims, box, **kwargs)
+
+
+def test_map_facts():
+    facts = map_facts(map_param(), 4096, (100, 200), (256, 1))
+    assert (facts.extents, facts.pitches_bytes, facts.box) == ((200, 100), (512,), (64, 8))
+
+
+def test_map_facts_any_order():
+    param = map_param(dims=(2, 0, 1), box=(64, 1, 8))
+    facts = map_facts(param, 0, (4, 8, 64), (64, 256, 1))
+    assert (facts.extents, facts.pitches_bytes) == ((64, 4, 8), (128, 512))
+
+
+def test_map_facts_extent_one():
+    assert map_facts(map_param(), 0, (1, 60), (7, 1)).pitches_bytes == (128,)
+    assert map_facts(map_param(), 0, (9, 1), (8, 5)).pitches_bytes == (16,)
+    assert map_facts(map_param((0,), (64,)), 0, (60,), (1,)).pitches_bytes == ()
+
+
+@pytest.mark.parametrize(
+    ("ptr", "shape", "strides", "text"),
+    [
+        (8, (8, 64), (64, 1), "not 16-byte aligned"),
+        (0, (8, 64), (60, 1), "120 bytes, not a multiple of 16"),
+        (0, (8, 64), (1, 8), "dimension 1 has stride 8, not 1"),
+        (0, (8, 64), (0, 1), "expanded"),
+        (0, (0, 64), (64, 1), "no elements"),
+        (0, (8, 2**33), (2**34, 1), "over 2"),
+    ],
+)
+def test_map_refuses_tensors(ptr, shape, strides, text):
+    with pytest.raises(LaunchError, match=r"argument x: .*" + text):
+        map_facts(map_param(), ptr, shape, strides)
+
+
+@pytest.mark.parametrize(
+    "param",
+    [
+        map_param(box=(128, 8)),
+        map_param(box=(64, 512)),
+        map_param(box=(4, 8)),
+        map_param(box=(64,)),
+        map_param(dims=(0, 0)),
+        map_param(dims=(0,)),
+        map_param(swizzle_bytes=256),
+        map_param(l2_promotion_bytes=1),
+    ],
+)
+def test_map_refuses_parameters(param):
+    with pytest.raises(InternalError, match="tensor map map of argument x"):
+        map_facts(param, 0, (8, 64), (64, 1))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
+def test_no_gpu_is_a_clear_error():
+    with pytest.raises(LaunchError, match="torch sees no CUDA device") as caught:
+        driver.current_device()
+    assert "interpreter" in (caught.value.hint or "")
+
+
+def test_other_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(driver, "device_name", lambda _: "GPU")
+    for have, text in (((8, 0), "8.0, older than 9.0"), ((10, 0), "10.0, newer than 9.0")):
+        monkeypatch.setattr(driver, "compute_capability", lambda _, have=have: have)
+        with pytest.raises(LaunchError, match=text):
+            driver.require_target(0)
+    monkeypatch.setattr(driver, "compute_capability", lambda _: (9, 0))
+    driver.require_target(0)

@@ -1,0 +1,114 @@
+"""Names that mean something to the frontend and make no op: annotations, constants, loop ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.op import Value
+
+
+class Tensor:
+    """Annotation of a kernel parameter that is a strided tensor in global memory.
+
+    In a kernel `a.shape[i]`, `a.shape`, `a.stride(i)`, `a.strides`, `a.ndim`, `a.dtype`,
+    `a.load(offsets, block_shape)` and `a.store(offsets, tile)` are available.
+    """
+
+    dtype: Any
+    ndim: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __init__(self) -> None:
+        raise TileError("tl.Tensor is an annotation; pass torch tensors to a kernel")
+
+    def stride(self, dim: int) -> int:
+        """Stride of a dimension, in elements."""
+        raise NotImplementedError
+
+    def load(self, offsets: Sequence[Any], block_shape: Sequence[int], other: Any = None) -> Any:
+        """The block of `block_shape` at `offsets`; `other` (0 if None) outside the tensor."""
+        raise NotImplementedError
+
+    def store(self, offsets: Sequence[Any], value: Any) -> None:
+        """Writes a tile at `offsets`, cast to the tensor's dtype; what lies outside is dropped."""
+        raise NotImplementedError
+
+
+class tensor:  # noqa: N801
+    """Annotation, and class for `isinstance`: any run-time value (a tile or a scalar)."""
+
+
+class constexpr:  # noqa: N801
+    """A compile-time constant.
+
+    As an annotation of a parameter: the argument is part of the kernel's identity. `tl.constexpr(v)` at
+    module level makes a constant that kernels may capture.
+    """
+
+    def __init__(self, value: object) -> None:
+        self.value: Any = value.value if isinstance(value, constexpr) else value
+
+    def __repr__(self) -> str:
+        return f"constexpr[{self.value!r}]"
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == unwrap(other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __index__(self) -> int:
+        return self.value.__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+
+def unwrap(value: Any) -> Any:
+    """The value inside a `constexpr`; anything else as it is."""
+    return value.value if isinstance(value, constexpr) else value
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Default of a constexpr parameter that the compiler picks per launch.
+
+    choices: the values to choose from; empty when every legal value is allowed.
+    """
+
+    choices: tuple[int, ...] = ()
+
+    def __call__(self, *choices: int) -> Auto:
+        """`tl.auto(64, 128, 192)`: one of these."""
+        if not choices:
+            raise TileError("tl.auto() needs at least one choice; write tl.auto for any value")
+        return Auto(choices)
+
+
+auto = Auto()
+
+
+class PropagateNan(Enum):
+    """What `maximum`, `minimum` and `clamp` do with NaN: NONE prefers the other operand, ALL gives NaN."""
+
+    NONE = "none"
+    ALL = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class RangeSpec:
+    """What `range`, `tl.range` and `tl.static_range` return in a kernel.
+
+    unroll: the factor asked for, 1 for none, 0 for full.  is_static: expanded by the frontend.
+    """
+
+    lower: Value | int
+    upper: Value | int
+    step: Value | int
+    unroll: int = 1
+    is_static: bool = False

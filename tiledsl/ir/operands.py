@@ -1,0 +1,179 @@
+"""What functions of the language accept: values and Python numbers, their dtypes, and shapes.
+
+A Python number is weak: it takes the dtype of the value it meets unless its kind (bool < int < float) is higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
+from tiledsl.dtypes import float64
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
+from tiledsl.dtypes import int64
+from tiledsl.dtypes import promote
+from tiledsl.dtypes import uint64
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.markers import unwrap
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
+
+Operand = Value | bool | int | float
+ShapeLike = Sequence[int] | int
+
+_FLOAT32_MAX = 3.4028235677973366e38  # halfway to the next power of two: rounds to a finite float32 below this
+
+
+def is_number(x: object) -> TypeGuard[bool | int | float]:
+    """Whether x is a Python number."""
+    return isinstance(x, bool | int | float)
+
+
+def describe(x: object) -> str:
+    """How error messages call an argument: `a tl.float32 tile of shape [64, 32]`, `the int 3`."""
+    if not isinstance(x, Value):
+        if is_number(x) or isinstance(x, str | DType):
+            kind = "dtype" if isinstance(x, DType) else type(x).__name__
+            return f"the {kind} {x!r}"
+        return "None" if x is None else f"a {type(x).__name__}"
+    match x.type:
+        case ScalarType(dtype=dtype):
+            return f"a run-time {dtype!r} scalar"
+        case TileType(shape=shape, dtype=dtype):
+            return f"a {dtype!r} tile of shape {list(shape)}"
+        case TensorType(rank=rank, dtype=dtype):
+            return f"a {dtype!r} tensor of rank {rank}"
+        case other:
+            return f"a {other}"
+
+
+def article_free(x: object) -> str:
+    """`describe` without its article, for use after a name."""
+    return describe(x).removeprefix("a ").removeprefix("the ")
+
+
+def element_type(x: Operand, what: str) -> DType:
+    """The dtype of a scalar or tile, or the one that a Python number has on its own.
+
+    Raises: TypeMismatch for anything else.
+    """
+    if isinstance(x, Value):
+        if isinstance(x.type, ScalarType | TileType):
+            return x.type.dtype
+    elif is_number(x):
+        return literal_dtype(x)
+    raise not_an_operand(x, what)
+
+
+def not_an_operand(x: object, what: str) -> TypeMismatch:
+    """The error for an operand that is neither a value nor a number."""
+    hint = None
+    if isinstance(x, Value) and isinstance(x.type, TensorType):
+        hint = f"load a block of it first: {x.name or 'a'}.load(offsets, block_shape)"
+    return TypeMismatch(f"{what}: expected a tile, a scalar or a number, got {describe(x)}", hint=hint)
+
+
+def literal_dtype(x: bool | int | float) -> DType:
+    """The dtype of a number on its own: bool i1, int i32 (i64, u64 if it does not fit), float f32."""
+    if isinstance(x, bool):
+        return int1
+    if isinstance(x, int):
+        return next((d for d in (int32, int64, uint64) if _fits(x, d)), int64)
+    finite = x == x and abs(x) != float("inf")
+    return float64 if finite and abs(x) >= _FLOAT32_MAX else float32
+
+
+def _fits(x: int, dtype: DType) -> bool:
+    if dtype.kind == "bool":
+        return x in (0, 1)
+    low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+    return low <= x < 1 << (dtype.bits - 1 if dtype.is_signed else dtype.bits)
+
+
+def _kind_rank(x: DType) -> int:
+    return 2 if x.is_float else 1 if x.is_int else 0
+
+
+def common_dtype(x: Operand, y: Operand, what: str) -> DType:
+    """The dtype in which x and y meet."""
+    dx, dy = element_type(x, what), element_type(y, what)
+    x_weak, y_weak = not isinstance(x, Value), not isinstance(y, Value)
+    if x_weak != y_weak:
+        weak, strong = (dx, dy) if x_weak else (dy, dx)
+        return strong if _kind_rank(weak) <= _kind_rank(strong) else weak
+    return promote(dx, dy)
+
+
+def constant(b: Builder, x: bool | int | float, dtype: DType) -> Value:
+    """A scalar constant. Raises TypeMismatch for an int that the dtype does not hold."""
+    if dtype.is_float:
+        return b.value(Constant(float(x), dtype))
+    if dtype.kind == "bool":
+        return b.value(Constant(bool(x), dtype))
+    if x != x or abs(x) == float("inf"):
+        raise TypeMismatch(f"{x!r} cannot become {dtype!r}")
+    whole = int(x)
+    if not _fits(whole, dtype):
+        raise TypeMismatch(f"the constant {whole} does not fit {dtype!r}")
+    return b.value(Constant(whole, dtype))
+
+
+def as_value(b: Builder, x: Operand, dtype: DType | None = None, *, what: str = "argument") -> Value:
+    """x as a value, cast to `dtype` when one is given."""
+    found = element_type(x, what)
+    if not isinstance(x, Value):
+        return constant(b, x, dtype or found)
+    return x if dtype is None or dtype == found else b.value(Cast(x, dtype))
+
+
+def is_true(b: Builder, x: Operand, what: str) -> Value:
+    """x as a bool: `x != 0`."""
+    return as_value(b, x, int1, what=what)
+
+
+def compile_time_int(x: object, what: str) -> int:
+    """An int known at compile time; an `AutoInt` keeps its class. Raises TypeMismatch."""
+    x = unwrap(x)
+    if isinstance(x, int) and not isinstance(x, bool):
+        return x
+    hint = None
+    if isinstance(x, Value):
+        hint = f"make {x.name!r} a tl.constexpr parameter" if x.name else "use a tl.constexpr parameter"
+    raise TypeMismatch(f"{what} must be an int known at compile time, got {describe(x)}", hint=hint)
+
+
+def compile_time_shape(shape: object, what: str) -> tuple[int, ...]:
+    """A shape known at compile time, every extent positive. Raises TypeMismatch."""
+    items = shape if isinstance(shape, tuple | list) else (shape,)
+    out: list[int] = []
+    for i, item in enumerate(items):
+        name = f"{what}[{i}]" if isinstance(shape, tuple | list) else what
+        extent = compile_time_int(item, name)
+        if extent < 1:
+            raise TypeMismatch(f"{name} must be positive, got {extent}")
+        out.append(extent)
+    return tuple(out)
+
+
+def dtype_argument(x: object, what: str) -> DType:
+    """A dtype. Raises TypeMismatch."""
+    x = unwrap(x)
+    if isinstance(x, DType):
+        return x
+    raise TypeMismatch(f"{what} must be a dtype such as tl.float32, got {describe(x)}")
+
+
+def axis_argument(x: object, rank: int, what: str) -> int:
+    """An axis in 0..rank-1; a negative one counts from the end. Raises TypeMismatch."""
+    axis = compile_time_int(x, what)
+    if not -rank <= axis < rank:
+        raise TypeMismatch(f"{what} must be in {-rank}..{rank - 1}, got {axis}")
+    return axis % rank

@@ -1,0 +1,288 @@
+"""What warp specialisation has to know about a tile graph: its dots, the loads that feed them, what depends on what.
+
+Analysis only: nothing here changes the graph. What cannot be specialised is reported with a reason and a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field
+
+from tiledsl.errors import SourceLoc
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.ops.program import ProgramId
+from tiledsl.ir.ops.tile import Splat
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class Declined:
+    """Why something was left as it is."""
+
+    what: str
+    reason: str
+    loc: SourceLoc | None = None
+
+    def __str__(self) -> str:
+        at = f" ({self.loc.short})" if self.loc else ""
+        return f"{self.what}: {self.reason}{at}"
+
+
+@dataclass(frozen=True)
+class OperandLoad:
+    """A block load that feeds dots straight from shared memory.
+
+    smem: how the block lies in a slot. axes: grid axes that its offsets depend on. name: of the loaded tile.
+    """
+
+    op: Load
+    smem: SmemType
+    axes: frozenset[int]
+    name: str
+
+
+@dataclass(frozen=True)
+class DotLoop:
+    """A loop whose dots only accumulate: every dot's accumulator is carried by the loop and read by nothing else in it.
+
+    loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts from zeros.
+    """
+
+    loop: For
+    dots: tuple[Dot, ...]
+    loads: tuple[OperandLoad, ...]
+    zero_init: tuple[bool, ...]
+
+
+@dataclass
+class Analysis:
+    """Facts about one tile graph."""
+
+    loops: list[DotLoop] = field(default_factory=list[DotLoop])
+    stores: list[Store] = field(default_factory=list[Store])
+    declined: list[Declined] = field(default_factory=list[Declined])
+
+    def decline(self, what: str, reason: str, loc: SourceLoc | None = None) -> None:
+        self.declined.append(Declined(what, reason, loc))
+
+
+def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None) -> frozenset[int]:
+    """Grid axes that a value depends on, through operands, loop-carried values and control flow."""
+    cache = {} if cache is None else cache
+    if value in cache:
+        return cache[value]
+    cache[value] = frozenset()
+    owner = value.owner
+    if isinstance(owner, Region):
+        parent = owner.parent
+        sources: list[Value] = []
+        if isinstance(parent, For):
+            sources = [parent.lower, parent.upper, parent.step]
+            if value.index > 0:
+                sources += [parent.init[value.index - 1], _yielded(parent.body)[value.index - 1]]
+        elif parent is not None:
+            sources = list(parent.operands)
+        found = _union(program_axes(v, cache) for v in sources)
+    elif isinstance(owner, ProgramId):
+        found = frozenset({owner.axis})
+    else:
+        found = _union(program_axes(v, cache) for v in owner.operands)
+        for r in owner.regions:
+            found |= _union(program_axes(v, cache) for v in _yielded(r))
+    cache[value] = found
+    return found
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    out: frozenset[int] = frozenset()
+    for s in sets:
+        out |= s
+    return out
+
+
+def _yielded(region: Region) -> tuple[Value, ...]:
+    end = region.terminator
+    return end.values if isinstance(end, Yield) else ()
+
+
+def constant_value(value: Value) -> bool | int | float | None:
+    """The value of a constant scalar, else None."""
+    op = value.defining_op
+    return op.value if isinstance(op, Constant) else None
+
+
+def is_zero_tile(value: Value) -> bool:
+    """True for a tile of constant zeros."""
+    op = value.defining_op
+    return isinstance(op, Splat) and constant_value(op.a) == 0
+
+
+def operand_load(value: Value) -> tuple[Load, bool] | None:
+    """The load behind a dot operand and whether it is transposed in between, or None."""
+    transposed = False
+    op = value.defining_op
+    while isinstance(op, Transpose) and op.order == (1, 0):
+        transposed = not transposed
+        op = op.a.defining_op
+    return (op, transposed) if isinstance(op, Load) else None
+
+
+def smem_of_load(load: Load) -> SmemType | str:
+    """How a loaded block would lie in shared memory, or the reason why no tensor map can load it."""
+    t = tensor_type(load.tensor, "load")
+    if not t.tma or t.inner_dim is None:
+        return "the tensor has no legal tensor map (base or stride alignment, or no dimension of stride 1)"
+    if load.other is not None and constant_value(load.other) != 0:
+        return "the load has an `other` that is not 0"
+    kept = [d for d in range(t.rank) if d not in load.squeeze]
+    if len(kept) != 2:
+        return f"the block has {len(kept)} dimensions, expected two"
+    if t.inner_dim not in kept:
+        return "the block does not extend along the dimension of stride 1"
+    shape = tuple(load.block_shape[d] for d in kept)
+    if t.dtype.bits not in (8, 16):
+        return f"dtype {t.dtype!r} is not loaded as a dot operand"
+    smem = SmemType(shape, t.dtype, kept.index(t.inner_dim))
+    if smem.box_rows > 256:
+        return f"the block has {smem.box_rows} rows, a tensor map loads at most 256"
+    return smem
+
+
+def analyze(graph: TileGraph) -> Analysis:
+    """Finds the loops that can be specialised, and says why others cannot."""
+    out = Analysis()
+    out.stores = graph.find(Store)
+    dots: list[Dot] = graph.find(Dot)
+    written = {s.tensor for s in out.stores}
+    if not dots:
+        out.decline("warp_specialize", "the kernel has no dot")
+        return out
+    loops: dict[int, list[Dot]] = {}
+    order: dict[int, For] = {}
+    for dot in dots:
+        around = graph.enclosing(dot)
+        if not around or not isinstance(around[0], For):
+            out.decline("warp_specialize", "a dot stands outside of a for loop", dot.loc)
+            return out
+        loops.setdefault(around[0].id, []).append(dot)
+        order[around[0].id] = around[0]
+    if any(isinstance(op, While) for op in graph.walk()):
+        out.decline("warp_specialize", "the kernel has a while loop")
+        return out
+    for key, members in loops.items():
+        found = _dot_loop(graph, order[key], members, written, out)
+        if found is None:
+            return out
+        out.loops.append(found)
+    return out
+
+
+def _dot_loop(graph: TileGraph, loop: For, dots: list[Dot], written: set[Value], out: Analysis) -> DotLoop | None:
+    step = constant_value(loop.step)
+    if not isinstance(step, int) or step <= 0:
+        out.decline("warp_specialize", "the loop's step is not a positive constant", loop.loc)
+        return None
+    cache: dict[Value, frozenset[int]] = {}
+    loads: dict[int, OperandLoad] = {}
+    zero: list[bool] = []
+    for dot in dots:
+        for side, value in (("a", dot.a), ("b", dot.b)):
+            found = operand_load(value)
+            if found is None:
+                out.decline("warp_specialize", f"operand {side} of the dot is not a block load", dot.loc)
+                return None
+            load = found[0]
+            reason = _load_problem(graph, loop, load, written)
+            smem = smem_of_load(load)
+            if reason or isinstance(smem, str):
+                out.decline("warp_specialize", f"operand {side}: {reason or smem}", load.loc)
+                return None
+            axes = _union(program_axes(o, cache) for o in load.offsets)
+            name = load.result.name or side
+            loads.setdefault(load.id, OperandLoad(load, smem, axes, name))
+        problem = _accumulates(graph, loop, dot)
+        if problem:
+            out.decline("warp_specialize", problem, dot.loc)
+            return None
+        zero.append(is_zero_tile(loop.init[loop.carried.index(dot.acc)]))
+    ordered = [loads[op.id] for op in loop.body.ops if op.id in loads]
+    if len(ordered) != len(loads):
+        out.decline("warp_specialize", "a load stands outside of the loop of its dot", loop.loc)
+        return None
+    return DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero))
+
+
+def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) -> str:
+    if load.parent is not loop.body:
+        return "the load is not directly in the loop of the dot"
+    if load.tensor in written:
+        return "the kernel also stores to the tensor it loads"
+    for use in graph.users(load.result):
+        if not isinstance(use.op, Dot | Transpose):
+            return f"the loaded tile is also used by {use.op.opcode}"
+    return ""
+
+
+def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
+    """Empty when the dot's accumulator is a loop-carried value that nothing else in the loop touches."""
+    if dot.acc not in loop.carried:
+        return "the dot's accumulator is not carried by the loop"
+    at = loop.carried.index(dot.acc)
+    if [u.op for u in graph.users(dot.acc)] != [dot]:
+        return "the accumulator is read by other operations in the loop"
+    if _yielded(loop.body)[at] is not dot.result or len(graph.users(dot.result)) != 1:
+        return "the dot's result is used by other operations in the loop"
+    return ""
+
+
+def tainted_values(graph: TileGraph, sources: Iterable[Value]) -> set[Value]:
+    """Values that depend on any of `sources`, through loops and branches too: what the load role cannot know."""
+    bad: set[Value] = set(sources)
+    changed = True
+    while changed:
+        changed = False
+        for op in graph.walk():
+            before = len(bad)
+            if isinstance(op, For):
+                for arg, init, nxt, res in zip(op.carried, op.init, _yielded(op.body), op.results, strict=True):
+                    if init in bad or nxt in bad:
+                        bad.update((arg, res))
+                if any(v in bad for v in (op.lower, op.upper, op.step)):
+                    bad.update(op.results)
+                    bad.update(op.body.args)
+            elif isinstance(op, If):
+                for i, res in enumerate(op.results):
+                    if op.condition in bad or _yielded(op.then)[i] in bad or _yielded(op.orelse)[i] in bad:
+                        bad.add(res)
+            elif any(v in bad for v in op.operands):
+                bad.update(op.results)
+            changed |= len(bad) != before
+    return bad
+
+
+def has_side_effect(op: Op) -> bool:
+    """True when the op or anything inside it writes or synchronises."""
+    if op.effect in (Effect.WRITE, Effect.SYNC):
+        return True
+    return any(has_side_effect(o) for r in op.regions for o in r.ops)
+
+
+def tile_operands(op: Op) -> list[Value]:
+    """Operands that are register tiles."""
+    return [v for v in op.operands if isinstance(v.type, TileType)]

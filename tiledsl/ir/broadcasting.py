@@ -74,5 +74,5 @@ def unify(b: Builder, xs: Sequence[Operand], dtype: DType | None, what: str) -> 
 
 def unify_pair(b: Builder, x: Operand, y: Operand, what: str) -> tuple[Value, Value]:
     """Two operands in their common dtype and shape."""
-    left, right = unify(b, (x, y), common_dtype(x, y, what), what)
+    left, right = unify(b, (x, y), common_dtype((x, y), what), what)
     return left, right

@@ -5,6 +5,7 @@ A Python number is weak: it takes the dtype of the value it meets unless its kin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TypeGuard
 
@@ -102,14 +103,17 @@ def _kind_rank(x: DType) -> int:
     return 2 if x.is_float else 1 if x.is_int else 0
 
 
-def common_dtype(x: Operand, y: Operand, what: str) -> DType:
-    """The dtype in which x and y meet."""
-    dx, dy = element_type(x, what), element_type(y, what)
-    x_weak, y_weak = not isinstance(x, Value), not isinstance(y, Value)
-    if x_weak != y_weak:
-        weak, strong = (dx, dy) if x_weak else (dy, dx)
-        return strong if _kind_rank(weak) <= _kind_rank(strong) else weak
-    return promote(dx, dy)
+def common_dtype(xs: Sequence[Operand], what: str) -> DType:
+    """The dtype in which operands meet: values promote; numbers count only where their kind is higher."""
+    dtypes = [element_type(x, what) for x in xs]
+    strong = [d for d, x in zip(dtypes, xs, strict=True) if isinstance(x, Value)]
+    if not strong:
+        return functools.reduce(promote, dtypes)
+    result = functools.reduce(promote, strong)
+    for dtype, x in zip(dtypes, xs, strict=True):
+        if not isinstance(x, Value) and _kind_rank(dtype) > _kind_rank(result):
+            result = dtype
+    return result
 
 
 def constant(b: Builder, x: bool | int | float, dtype: DType) -> Value:

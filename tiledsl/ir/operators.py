@@ -56,7 +56,7 @@ def binary(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
 
 def _operation_dtype(symbol: str, x: Operand, y: Operand) -> DType:
     dx, dy = element_type(x, symbol), element_type(y, symbol)
-    dtype = common_dtype(x, y, symbol)
+    dtype = common_dtype((x, y), symbol)
     match symbol:
         case "/":
             return float64 if dtype == float64 else float32

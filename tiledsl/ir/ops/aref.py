@@ -46,9 +46,12 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     """Waits for the next slot to be empty, starts the loads of the body into it, and marks it full when they land.
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload entry.
+    multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to all.
     """
 
     aref: Value = operand()
+    multicast: tuple[bool, ...] = attribute(default=())
+    cluster_size: int = attribute(default=1)
     body: Region = region()
 
     def infer_types(self) -> tuple[Type, ...]:

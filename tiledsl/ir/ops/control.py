@@ -5,6 +5,10 @@ from __future__ import annotations
 from tiledsl.dtypes import int1
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
+from tiledsl.ir.markers import RangeSpec
+from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -121,3 +125,56 @@ def _check_yield(body: Region, types: list[Type], what: str) -> None:
     got = [v.type for v in end.values]
     if len(got) != len(types) or not all(same_type(a, b) for a, b in zip(got, types, strict=True)):
         raise VerifyError(f"{what}: yields ({', '.join(map(str, got))}), expected ({', '.join(map(str, types))})")
+
+
+@builtin
+def range(  # noqa: A001
+    b: Builder,
+    start: Value | int,
+    end: Value | int | None = None,
+    step: Value | int = 1,
+    *,
+    num_stages: int | None = None,
+    loop_unroll_factor: int | None = None,
+    flatten: bool = False,
+    warp_specialize: bool = False,
+    disallow_acc_multi_buffer: bool = False,
+    disable_licm: bool = False,
+) -> RangeSpec:
+    """Python's range as a loop at run time.
+
+    The keywords are hints that never change results; the compiler decides these things by itself.
+    loop_unroll_factor: how many iterations to expand into one.
+    """
+    del b, num_stages, flatten, warp_specialize, disallow_acc_multi_buffer, disable_licm
+    lower, upper = (0, start) if end is None else (start, end)
+    return RangeSpec(
+        _bound(lower, "start"), _bound(upper, "end"), _bound(step, "step"), unroll=int(unwrap(loop_unroll_factor) or 1)
+    )
+
+
+@builtin
+def static_range(b: Builder, start: int, end: int | None = None, step: int = 1) -> RangeSpec:
+    """Python's range with bounds known at compile time: the body is expanded once per value."""
+    del b
+    lower, upper = (0, start) if end is None else (start, end)
+    for name, bound in (("start", lower), ("end", upper), ("step", step)):
+        if isinstance(bound, Value):
+            raise TypeMismatch(
+                f"static_range(): {name} must be known at compile time, got a run-time {bound.type}",
+                hint="use range(...) for a loop at run time",
+            )
+    return RangeSpec(_bound(lower, "start"), _bound(upper, "end"), _bound(step, "step"), is_static=True)
+
+
+def _bound(x: Value | int, name: str) -> Value | int:
+    x = unwrap(x)
+    if isinstance(x, Value):
+        if isinstance(x.type, ScalarType) and x.type.dtype.is_int:
+            return x
+        raise TypeMismatch(f"range(): {name} must be an integer scalar, got {x.type}")
+    if isinstance(x, bool) or not isinstance(x, int):
+        raise TypeMismatch(f"range(): {name} must be an integer, got {x!r}")
+    if name == "step" and x == 0:
+        raise TypeMismatch("range(): step must not be zero")
+    return x

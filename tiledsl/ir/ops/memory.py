@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.broadcasting import broadcast_value
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
 from tiledsl.ir.machine import load_block
 from tiledsl.ir.machine import store_block
 from tiledsl.ir.op import Effect
@@ -20,6 +24,12 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import axis_argument
+from tiledsl.ir.operands import compile_time_shape
+from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import is_number
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -152,3 +162,80 @@ def reads_and_writes(ops: Any) -> tuple[set[Value], set[Value]]:
         elif isinstance(op, Store):
             writes.add(op.tensor)
     return reads, writes
+
+
+# ---------------------------------------------------------------------- methods of tensor parameters
+@builtin(methods=(TensorType,))
+def load(
+    b: Builder,
+    tensor: Value,
+    offsets: Sequence[Operand] | Operand,
+    block_shape: Sequence[int] | int,
+    other: Operand | None = None,
+) -> Value:
+    """The block of `block_shape` at `offsets` of a tensor; elements outside it read as `other` (0 if None).
+
+    offsets: one integer per dimension, in elements, of any size and sign. block_shape: known at compile time;
+    when it has fewer entries than the tensor has dimensions, the leading dimensions have extent 1 and the
+    result leaves them out: `a.load((batch, m, k), (BM, BK))` is a tile of shape [BM, BK].
+    """
+    t = tensor_type(tensor, "load()")
+    what = f"{tensor.name or 'tensor'}.load()"
+    shape = compile_time_shape(block_shape, f"{what}: block_shape")
+    block, squeeze = _whole_block(t, shape, what, "block_shape")
+    fill = None
+    if other is not None:
+        fill = as_value(b, other, t.dtype, what=f"{what}: other")
+        if not isinstance(fill.type, ScalarType):
+            raise TypeMismatch(f"{what}: other must be a number or a scalar, got {describe(other)}")
+    places = _offsets(b, t, offsets, what)
+    return b.value(Load(tensor, places, other=fill, block_shape=block, squeeze=squeeze))
+
+
+@builtin(methods=(TensorType,))
+def store(b: Builder, tensor: Value, offsets: Sequence[Operand] | Operand, value: Operand) -> None:
+    """Writes a tile at `offsets` of a tensor, cast to its dtype; elements outside the tensor are dropped.
+
+    A tile with fewer dimensions than the tensor is written with extent 1 along the leading ones.
+    """
+    t = tensor_type(tensor, "store()")
+    what = f"{tensor.name or 'tensor'}.store()"
+    data = as_value(b, value, t.dtype, what=f"{what}: value")
+    if isinstance(data.type, ScalarType):
+        data = broadcast_value(b, data, (1,) * t.rank, what)
+    assert isinstance(data.type, TileType)
+    block, squeeze = _whole_block(t, data.type.shape, what, "the tile's shape")
+    b.add(Store(tensor, _offsets(b, t, offsets, what), data, block_shape=block, squeeze=squeeze))
+
+
+@builtin(methods=(TensorType,))
+def stride(b: Builder, tensor: Value, dim: int) -> Value:
+    """Stride of a dimension of a tensor in elements; int64 scalar."""
+    t = tensor_type(tensor, "stride()")
+    return b.value(Stride(tensor, axis_argument(dim, t.rank, f"{tensor.name}.stride(): dim")))
+
+
+def _whole_block(t: TensorType, shape: tuple[int, ...], what: str, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The block over all dimensions, and those that the tile leaves out."""
+    missing = t.rank - len(shape)
+    if missing < 0 or not shape:
+        raise TypeMismatch(f"{what}: {name} is {list(shape)}, but the tensor has rank {t.rank}")
+    return (1,) * missing + shape, tuple(range(missing))
+
+
+def _offsets(b: Builder, t: TensorType, offsets: Sequence[Operand] | Operand, what: str) -> tuple[Value, ...]:
+    items = tuple(offsets) if isinstance(offsets, tuple | list) else (offsets,)
+    if len(items) != t.rank:
+        raise TypeMismatch(f"{what}: expected {t.rank} offsets, one per dimension of the tensor, got {len(items)}")
+    return tuple(_offset(b, item, f"{what}: offsets[{i}]") for i, item in enumerate(items))
+
+
+def _offset(b: Builder, x: Any, what: str) -> Value:
+    if isinstance(x, Value) and isinstance(x.type, ScalarType) and x.type.dtype.is_int:
+        return x
+    if is_number(x) and isinstance(x, int) and not isinstance(x, bool):
+        return as_value(b, x)
+    hint = None
+    if isinstance(x, Value) and isinstance(x.type, TileType):
+        hint = "an offset is where the block begins, a scalar; the block's extents say how far it goes"
+    raise TypeMismatch(f"{what} must be an integer scalar, got {describe(x)}", hint=hint)

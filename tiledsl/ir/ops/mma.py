@@ -11,6 +11,9 @@ from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
+from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -18,7 +21,12 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
+from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import constant
+from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -128,10 +136,82 @@ class ClusterReduce(Op, opcode="mma.cluster_reduce", levels=Level.WARP_SPECIALIZ
     """
 
     acc: Value = operand()
-    buffer: Value = operand()
     index: Value = operand()
     rank: Value = operand()
     cluster_size: int = attribute()
+    buffer: Value = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (self.acc.type, ScalarType(int1))
+
+
+PRECISIONS = ("tf32", "tf32x3", "ieee")
+
+
+@builtin
+def dot(
+    b: Builder,
+    input: Value,
+    other: Value,
+    acc: Value | None = None,
+    input_precision: str | None = None,
+    allow_tf32: bool | None = None,
+    max_num_imprecise_acc: int | None = None,
+    out_dtype: DType | None = None,
+) -> Value:
+    """`input @ other`, plus `acc` when given.
+
+    input: [M, K], other: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for int8).
+    input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
+    `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee" (False).
+    max_num_imprecise_acc: accepted; partial sums are never less exact than it asks for.
+    """
+    del max_num_imprecise_acc
+    left, right = _dot_operand(input, "input"), _dot_operand(other, "other")
+    wide = accumulator_dtype(left.dtype)
+    if left.rank != 2 or right.rank != 2:
+        raise TypeMismatch(
+            f"dot(): input has shape {list(left.shape)} and other {list(right.shape)}, expected two dimensions each"
+        )
+    given = _accumulator(acc, (left.shape[0], right.shape[1]))
+    out = dtype_argument(out_dtype, "dot(): out_dtype") if unwrap(out_dtype) is not None else None
+    out = out or (given.dtype if given else wide)
+    if acc is None:
+        start = b.value(Splat(constant(b, 0, wide), (left.shape[0], right.shape[1])))
+    else:
+        start = as_value(b, acc, wide)
+    precision = _precision(left.dtype, unwrap(input_precision), unwrap(allow_tf32))
+    return as_value(b, b.value(Dot(input, other, start, precision=precision)), out)
+
+
+def _dot_operand(x: Value, name: str) -> TileType:
+    if not isinstance(x, Value) or not isinstance(x.type, TileType):
+        raise TypeMismatch(f"dot(): {name} must be a tile, got {describe(x)}")
+    dtype = x.type.dtype
+    if dtype.is_int and dtype.bits == 8 or dtype.is_float and dtype.bits <= 32:
+        return x.type
+    raise TypeMismatch(
+        f"dot(): {name} is {dtype!r}, expected float16, bfloat16, float32, an 8-bit float or int8",
+        hint=f"cast it first: {x.name or name}.to(tl.float16)",
+    )
+
+
+def _accumulator(acc: Value | None, shape: tuple[int, int]) -> TileType | None:
+    if acc is None:
+        return None
+    if not isinstance(acc, Value) or not isinstance(acc.type, TileType):
+        raise TypeMismatch(f"dot(): acc must be a tile of shape {list(shape)}, got {describe(acc)}")
+    if acc.type.shape != shape:
+        raise TypeMismatch(f"dot(): acc has shape {list(acc.type.shape)}, expected {list(shape)}")
+    return acc.type
+
+
+def _precision(dtype: DType, wanted: str | None, allow_tf32: bool | None) -> str:
+    if wanted is not None and wanted not in PRECISIONS:
+        names = ", ".join(map(repr, PRECISIONS))
+        raise TypeMismatch(f"dot(): input_precision must be one of {names}, got {wanted!r}")
+    if dtype != float32:
+        return ""
+    if wanted is None and allow_tf32 is not None:
+        wanted = "tf32" if allow_tf32 else "ieee"
+    return wanted or ""

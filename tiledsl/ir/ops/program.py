@@ -8,13 +8,20 @@ from typing import Any
 import numpy as np
 
 from tiledsl.dtypes import int32
+from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir import operators
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import compile_time_int
+from tiledsl.ir.operands import is_number
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
@@ -74,3 +81,36 @@ class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED 
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         return np.asarray(machine.grid[self.axis], dtype=np.int32)
+
+
+@builtin
+def program_id(b: Builder, axis: int) -> Value:
+    """Index of this program along grid axis 0, 1 or 2; int32 scalar."""
+    return b.value(ProgramId(_grid_axis(axis, "program_id()")))
+
+
+@builtin
+def num_programs(b: Builder, axis: int) -> Value:
+    """Extent of grid axis 0, 1 or 2; int32 scalar."""
+    return b.value(NumPrograms(_grid_axis(axis, "num_programs()")))
+
+
+def _grid_axis(axis: int, what: str) -> int:
+    number = compile_time_int(axis, f"{what}: axis")
+    if number not in (0, 1, 2):
+        raise TypeMismatch(f"{what}: axis must be 0, 1 or 2, got {number}")
+    return number
+
+
+def _host_cdiv(x: int, div: int) -> int:
+    return -(-x // div)
+
+
+@builtin(on_host=_host_cdiv)
+def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
+    """x / div rounded up, for x >= 0 and div > 0. Works on host integers too, for grids."""
+    if is_number(x) and is_number(div):
+        return _host_cdiv(compile_time_int(x, "cdiv(): x"), compile_time_int(div, "cdiv(): div"))
+    if is_number(div):
+        return operators.binary(b, "//", operators.binary(b, "+", x, div - 1), div)
+    return operators.binary(b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div)

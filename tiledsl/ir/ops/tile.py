@@ -11,6 +11,8 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -20,6 +22,16 @@ from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
 from tiledsl.ir.op import region
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import ShapeLike
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import axis_argument
+from tiledsl.ir.operands import compile_time_int
+from tiledsl.ir.operands import compile_time_shape
+from tiledsl.ir.operands import constant
+from tiledsl.ir.operands import dtype_argument
+from tiledsl.ir.operands import element_type
+from tiledsl.ir.operands import is_number
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -195,3 +207,130 @@ class ConvertLayout(Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALI
 
     def evaluate(self, a: Any) -> Any:
         return a
+
+
+# ---------------------------------------------------------------------- functions of the language
+@builtin
+def zeros(b: Builder, shape: ShapeLike, dtype: DType) -> Value:
+    """A tile of zeros; shape is a list or tuple known at compile time, `[]` gives a scalar."""
+    return _filled(b, shape, 0, dtype, "zeros()")
+
+
+@builtin
+def full(b: Builder, shape: ShapeLike, value: Operand, dtype: DType) -> Value:
+    """A tile with every element equal to `value` (a number or a scalar), cast to `dtype`."""
+    return _filled(b, shape, value, dtype, "full()")
+
+
+@builtin
+def zeros_like(b: Builder, input: Value) -> Value:
+    """Zeros in the shape and dtype of a tile or scalar."""
+    return _filled_like(b, input, 0, None, "zeros_like()")
+
+
+@builtin
+def full_like(b: Builder, input: Value, value: Operand, dtype: DType | None = None) -> Value:
+    """`value` in the shape (and dtype, unless one is given) of a tile or scalar."""
+    return _filled_like(b, input, value, dtype, "full_like()")
+
+
+def _filled(b: Builder, shape: ShapeLike, value: Operand, dtype: DType, what: str) -> Value:
+    extents = compile_time_shape(shape, f"{what}: shape")
+    dtype = dtype_argument(dtype, f"{what}: dtype")
+    if isinstance(value, Value) and not isinstance(value.type, ScalarType):
+        raise TypeMismatch(f"{what}: value must be a number or a scalar, got {value.type}")
+    if is_number(value) and dtype.is_int and isinstance(value, float):
+        value = int(value) if value.is_integer() else value
+    scalar = as_value(b, value, dtype, what=f"{what}: value")
+    return b.value(Splat(scalar, extents)) if extents else scalar
+
+
+def _filled_like(b: Builder, like: Value, value: Operand, dtype: DType | None, what: str) -> Value:
+    dtype = element_type(like, what) if dtype is None else dtype
+    shape = like.type.shape if isinstance(like, Value) and isinstance(like.type, TileType) else ()
+    return _filled(b, shape, value, dtype, what)
+
+
+@builtin
+def arange(b: Builder, start: int, end: int) -> Value:
+    """[start, start + 1, ..., end - 1] as int32; both known at compile time, any length."""
+    first, last = compile_time_int(start, "arange(): start"), compile_time_int(end, "arange(): end")
+    if last <= first:
+        raise TypeMismatch(f"arange(): end must be above start, got {first} and {last}")
+    return b.value(Arange(first, last))
+
+
+@builtin(methods=(TileType, ScalarType))
+def expand_dims(b: Builder, input: Value, axis: int | list[int] | tuple[int, ...]) -> Value:
+    """Inserts axes of extent 1; `axis` counts in the result, a negative one from its end."""
+    axes = axis if isinstance(axis, list | tuple) else (axis,)
+    if isinstance(input.type, ScalarType):
+        return b.value(Splat(input, (1,) * len(axes)))
+    rank = tile_type(input, "expand_dims()").rank + len(axes)
+    for a in sorted(axis_argument(a, rank, "expand_dims(): axis") for a in axes):
+        input = b.value(ExpandDims(input, a))
+    return input
+
+
+@builtin(methods=(TileType, ScalarType))
+def broadcast_to(b: Builder, input: Operand, *shape: ShapeLike) -> Value:
+    """Repeats axes of extent 1 up to `shape` (of equal rank), which is a tuple or several ints."""
+    extents = _shape_arguments(shape, "broadcast_to()")
+    value = as_value(b, input) if is_number(input) else input
+    assert isinstance(value, Value)
+    if isinstance(value.type, ScalarType):
+        return b.value(Splat(value, extents))
+    if tile_type(value, "broadcast_to()").shape == extents:
+        return value
+    return b.value(Broadcast(value, extents))
+
+
+@builtin(methods=(TileType, ScalarType), also=("view",))
+def reshape(b: Builder, input: Value, *shape: ShapeLike, can_reorder: bool = False) -> Value:
+    """The elements in row-major order under another shape, a tuple or several ints.
+
+    can_reorder: accepted; the order is kept anyway.
+    """
+    del can_reorder
+    extents = _shape_arguments(shape, "reshape()")
+    if isinstance(input.type, ScalarType):
+        return b.value(Splat(input, extents))
+    return b.value(Reshape(input, extents)) if tile_type(input, "reshape()").shape != extents else input
+
+
+@builtin(methods=(TileType,))
+def ravel(b: Builder, x: Value) -> Value:
+    """The elements in row-major order as one axis."""
+    t = tile_type(x, "ravel()")
+    return b.value(Reshape(x, (t.num_elements,))) if t.rank != 1 else x
+
+
+def _shape_arguments(shape: tuple[ShapeLike, ...], what: str) -> tuple[int, ...]:
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    return compile_time_shape(given, f"{what}: shape")
+
+
+@builtin(methods=(TileType,))
+def trans(b: Builder, input: Value, *dims: ShapeLike) -> Value:
+    """Swaps the last two axes, or permutes all of them: `trans(x, 2, 0, 1)`, `trans(x, (2, 0, 1))`."""
+    t = tile_type(input, "trans()")
+    if not dims:
+        if t.rank < 2:
+            raise TypeMismatch(f"trans(): expected at least two axes, got shape {list(t.shape)}")
+        return _permuted(b, input, (*range(t.rank - 2), t.rank - 1, t.rank - 2), "trans()")
+    return _permuted(b, input, dims, "trans()")
+
+
+@builtin(methods=(TileType,))
+def permute(b: Builder, input: Value, *dims: ShapeLike) -> Value:
+    """Result axis i is axis dims[i] of the tile; dims is a tuple or several ints."""
+    return _permuted(b, input, dims, "permute()")
+
+
+def _permuted(b: Builder, x: Value, dims: tuple[ShapeLike, ...], what: str) -> Value:
+    given = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
+    t = tile_type(x, what)
+    order = tuple(axis_argument(d, t.rank, f"{what}: dims") for d in given)
+    if sorted(order) != list(range(t.rank)):
+        raise TypeMismatch(f"{what}: {list(order)} is not a permutation of the {t.rank} axes")
+    return b.value(Transpose(x, order)) if order != tuple(range(t.rank)) else x

@@ -9,6 +9,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
+from tiledsl.ir.ops.memory import check_block
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import HandleType
 from tiledsl.ir.types import Type
@@ -90,4 +91,23 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     coords: tuple[Value, ...] = operands()
 
     def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effect=Effect.SYNC):
+    """Stores a register tile, or one chunk of it, through staging in shared memory and bulk copies.
+
+    A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk: its number, -1 for
+    all. Lowered to store_wait, smem.write, fences and tma.store.
+    """
+
+    tensor: Value = operand()
+    offsets: tuple[Value, ...] = operands()
+    value: Value = operand()
+    block_shape: tuple[int, ...] = attribute()
+    squeeze: tuple[int, ...] = attribute(default=())
+    chunk: int = attribute(default=-1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        check_block(tensor_type(self.tensor, "store"), self.offsets, self.block_shape, "store")
         return ()

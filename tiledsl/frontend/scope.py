@@ -1,0 +1,193 @@
+"""Names to values: the frame of a function being lowered, and what a kernel may capture from outside."""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field
+from enum import Enum
+from types import BuiltinFunctionType
+from types import FunctionType
+from types import ModuleType
+from typing import NoReturn
+
+from tiledsl.dtypes import DType
+from tiledsl.errors import NameUnresolved
+from tiledsl.errors import Note
+from tiledsl.errors import SourceLoc
+from tiledsl.errors import TileError
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.source import FunctionSource
+from tiledsl.frontend.source import plain_function
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import Builtin
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.markers import constexpr
+from tiledsl.ir.markers import unwrap
+
+MAX_ERRORS = 20
+
+# Python's own functions that kernels may use; what they mean is in calls.py.
+PYTHON_BUILTINS = (
+    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "print", "range",
+    "reversed", "round", "str", "sum", "tuple", "zip",
+)  # fmt: skip
+
+
+class Poisoned(Exception):  # noqa: N818
+    """A value that an earlier error left undefined was read; the statement is given up in silence."""
+
+
+class _Poison:
+    def __repr__(self) -> str:
+        return "<poisoned>"
+
+
+POISON = _Poison()
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """A variable that has no value here. reason: the sentence of the error on reading it."""
+
+    reason: str
+    loc: SourceLoc | None = None
+    hint: str | None = None
+
+
+@dataclass
+class Session:
+    """One run of the frontend.
+
+    captures: globals and closure variables read, by (function, name).
+    """
+
+    graph: TileGraph
+    builder: Builder
+    errors: list[TileError] = field(default_factory=list[TileError])
+    captures: dict[tuple[str, str], object] = field(default_factory=dict[tuple[str, str], object])
+
+    def report(self, error: TileError) -> None:
+        """Keeps an error; raises when there are too many."""
+        if not any(e.message == error.message and e.loc == error.loc for e in self.errors):
+            self.errors.append(error)
+        if len(self.errors) >= MAX_ERRORS:
+            self.raise_errors()
+
+    def raise_errors(self) -> None:
+        """Raises the first error, with the others as its notes. Does nothing when there are none."""
+        if not self.errors:
+            return
+        first, *others = self.errors
+        for other in others:
+            first.notes.append(Note(f"also: {other.message}", other.loc))
+        if len(self.errors) >= MAX_ERRORS:
+            first.note(f"only the first {MAX_ERRORS} errors are shown")
+        raise first
+
+
+class Frame:
+    """The lowering of one call of one function.
+
+    variables: local names; a compile-time value is a plain Python object, a run-time one a `Value`.
+    caller, parent: where and by whom the function was called (None for the kernel).
+    region_depth: how many run-time regions of this function surround the current statement.
+    """
+
+    def __init__(
+        self,
+        function: FunctionType,
+        source: FunctionSource,
+        session: Session,
+        *,
+        caller: SourceLoc | None = None,
+        parent: Frame | None = None,
+    ) -> None:
+        self.function = function
+        self.source = source
+        self.session = session
+        self.builder = session.builder
+        self.caller = caller
+        self.parent = parent
+        self.variables: dict[str, object] = {}
+        self.region_depth = 0
+
+    def read(self, name: str) -> object:
+        """The value of a name. Raises NameUnresolved, or Poisoned."""
+        found = self.variables.get(name, self)
+        if found is self:
+            return self._captured(name)
+        if found is POISON:
+            raise Poisoned
+        if isinstance(found, Undefined):
+            error = NameUnresolved(f"{name!r} is not defined here: {found.reason}", hint=found.hint)
+            raise error.note("the last assignment is here", found.loc) if found.loc else error
+        return found
+
+    def is_defined(self, name: str) -> bool:
+        """Whether a local variable has a value (or had one before an error)."""
+        return name in self.variables and not isinstance(self.variables[name], Undefined)
+
+    def poison(self, names: Iterable[str]) -> None:
+        """Leaves variables without a value, so that reading them raises no second error."""
+        for name in names:
+            self.variables[name] = POISON
+
+    # ------------------------------------------------------------------ outside the function
+    def _captured(self, name: str) -> object:
+        function = self.function
+        code = function.__code__
+        if name in code.co_freevars:
+            cell = (function.__closure__ or ())[code.co_freevars.index(name)]
+            try:
+                value: object = cell.cell_contents
+            except ValueError:
+                raise NameUnresolved(f"{name!r} has no value yet in the function around this one") from None
+        elif name in code.co_varnames:
+            self._unassigned(name)
+        elif name in function.__globals__:
+            value = function.__globals__[name]
+        elif name in PYTHON_BUILTINS:
+            return getattr(builtins, name)
+        else:
+            self._unknown(name)
+        return self._capture(name, value)
+
+    def _capture(self, name: str, value: object) -> object:
+        if not may_capture(value):
+            raise TypeMismatch(
+                f"{name!r} is a {type(value).__name__}, which a kernel cannot capture",
+                hint="pass it as an argument; numbers, strings, dtypes, tuples, functions and modules are captured",
+            )
+        value = unwrap(value)
+        if isinstance(value, bool | int | float | str | tuple | DType | Enum | None):
+            self.session.captures[self.function.__qualname__, name] = value
+        return value
+
+    def _unassigned(self, name: str) -> NoReturn:
+        raise NameUnresolved(f"{name!r} is read before it is assigned")
+
+    def _unknown(self, name: str) -> NoReturn:
+        if hasattr(builtins, name):
+            raise NameUnresolved(f"Python's {name!r} cannot be used in a kernel")
+        known = [*self.variables, *self.function.__code__.co_freevars, *self.function.__globals__, *PYTHON_BUILTINS]
+        raise NameUnresolved(f"unknown name {name!r}", hint=did_you_mean(name, known))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """`did you mean 'x' or 'y'?`, or None when no name is close."""
+    candidates = sorted({k for k in known if not k.startswith("__")})
+    close = difflib.get_close_matches(name, candidates, n=2)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else None
+
+
+def may_capture(value: object) -> bool:
+    """Whether a value from outside the kernel may be used in it."""
+    if isinstance(value, tuple | list):
+        return all(may_capture(v) for v in value)
+    plain = bool | int | float | str | DType | Enum | constexpr | Auto | ModuleType | type
+    callables = FunctionType | BuiltinFunctionType | Builtin
+    return value is None or isinstance(value, plain | callables) or plain_function(value) is not None

@@ -1,0 +1,256 @@
+"""Functions of the language over the ops of `elementwise.py`: casts, math, where, minimum and maximum, hints."""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir import operators
+from tiledsl.ir.broadcasting import unify
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
+from tiledsl.ir.markers import PropagateNan
+from tiledsl.ir.markers import unwrap
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import common_dtype
+from tiledsl.ir.operands import dtype_argument
+from tiledsl.ir.operands import element_type
+from tiledsl.ir.operands import is_true
+from tiledsl.ir.ops.elementwise import Abs
+from tiledsl.ir.ops.elementwise import Bitcast
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Ceil
+from tiledsl.ir.ops.elementwise import Cos
+from tiledsl.ir.ops.elementwise import Erf
+from tiledsl.ir.ops.elementwise import Exp
+from tiledsl.ir.ops.elementwise import Exp2
+from tiledsl.ir.ops.elementwise import Floor
+from tiledsl.ir.ops.elementwise import Fma
+from tiledsl.ir.ops.elementwise import Log
+from tiledsl.ir.ops.elementwise import Log2
+from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Min
+from tiledsl.ir.ops.elementwise import Rsqrt
+from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.elementwise import Sin
+from tiledsl.ir.ops.elementwise import Sqrt
+from tiledsl.ir.ops.elementwise import Tanh
+from tiledsl.ir.ops.elementwise import Unary
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+ON_VALUES = (TileType, ScalarType)
+
+
+@builtin(methods=ON_VALUES, also=("to",))
+def cast(
+    b: Builder, input: Operand, dtype: DType, fp_downcast_rounding: str | None = None, bitcast: bool = False
+) -> Value:
+    """Converts to another dtype; with `bitcast=True` keeps the bits (equal widths only).
+
+    Float to narrower float rounds to nearest even, float to int truncates toward zero, anything to int1 is
+    `!= 0`. fp_downcast_rounding: "rtne".
+    """
+    dtype = dtype_argument(dtype, "cast(): dtype")
+    if unwrap(fp_downcast_rounding) not in (None, "rtne"):
+        raise SyntaxNotSupported(
+            f"cast(): fp_downcast_rounding={fp_downcast_rounding!r} is not supported", hint='"rtne" is the default'
+        )
+    if isinstance(input, Value) and unwrap(bitcast):
+        return input if element_type(input, "cast()") == dtype else b.value(Bitcast(input, dtype))
+    if isinstance(input, float) and dtype.is_int:
+        return b.value(Cast(as_value(b, input), dtype))
+    return as_value(b, input, dtype, what="cast()")
+
+
+# ---------------------------------------------------------------------- math
+def _math(b: Builder, op: type[Unary], x: Operand, name: str) -> Value:
+    """A function of floats; numbers and small integers of the source become float32 constants."""
+    value = as_value(b, float(x) if isinstance(x, int) else x, what=f"{name}()")
+    dtype = element_type(value, f"{name}()")
+    if not dtype.is_float:
+        raise TypeMismatch(
+            f"{name}(): expected a float, got {dtype!r}", hint=f"cast it first: {value.name or 'x'}.to(tl.float32)"
+        )
+    return b.value(op(value))
+
+
+@builtin(methods=ON_VALUES)
+def exp(b: Builder, x: Operand) -> Value:
+    """e**x, elementwise."""
+    return _math(b, Exp, x, "exp")
+
+
+@builtin(methods=ON_VALUES)
+def exp2(b: Builder, x: Operand) -> Value:
+    """2**x, elementwise."""
+    return _math(b, Exp2, x, "exp2")
+
+
+@builtin(methods=ON_VALUES)
+def log(b: Builder, x: Operand) -> Value:
+    """Natural logarithm, elementwise."""
+    return _math(b, Log, x, "log")
+
+
+@builtin(methods=ON_VALUES)
+def log2(b: Builder, x: Operand) -> Value:
+    """Logarithm to base 2, elementwise."""
+    return _math(b, Log2, x, "log2")
+
+
+@builtin(methods=ON_VALUES)
+def sqrt(b: Builder, x: Operand) -> Value:
+    """Square root, elementwise."""
+    return _math(b, Sqrt, x, "sqrt")
+
+
+@builtin(methods=ON_VALUES)
+def rsqrt(b: Builder, x: Operand) -> Value:
+    """1 / sqrt(x), elementwise."""
+    return _math(b, Rsqrt, x, "rsqrt")
+
+
+@builtin(methods=ON_VALUES)
+def sin(b: Builder, x: Operand) -> Value:
+    """Sine of an angle in radians, elementwise."""
+    return _math(b, Sin, x, "sin")
+
+
+@builtin(methods=ON_VALUES)
+def cos(b: Builder, x: Operand) -> Value:
+    """Cosine of an angle in radians, elementwise."""
+    return _math(b, Cos, x, "cos")
+
+
+@builtin(methods=ON_VALUES)
+def tanh(b: Builder, x: Operand) -> Value:
+    """Hyperbolic tangent, elementwise."""
+    return _math(b, Tanh, x, "tanh")
+
+
+@builtin(methods=ON_VALUES)
+def erf(b: Builder, x: Operand) -> Value:
+    """Error function, elementwise."""
+    return _math(b, Erf, x, "erf")
+
+
+@builtin(methods=ON_VALUES)
+def floor(b: Builder, x: Operand) -> Value:
+    """Largest integer not above x, as a float."""
+    return _math(b, Floor, x, "floor")
+
+
+@builtin(methods=ON_VALUES)
+def ceil(b: Builder, x: Operand) -> Value:
+    """Smallest integer not below x, as a float."""
+    return _math(b, Ceil, x, "ceil")
+
+
+@builtin(methods=ON_VALUES)
+def sigmoid(b: Builder, x: Operand) -> Value:
+    """1 / (1 + exp(-x)), elementwise; a narrow float is computed in float32 and rounded once."""
+    value = as_value(b, float(x) if isinstance(x, int) else x, what="sigmoid()")
+    dtype = element_type(value, "sigmoid()")
+    wide = as_value(b, value, float32) if dtype.is_float and dtype.bits < 32 else value
+    bottom = operators.binary(b, "+", _math(b, Exp, operators.unary(b, "-", wide), "sigmoid"), 1.0)
+    return as_value(b, operators.binary(b, "/", 1.0, bottom), dtype)
+
+
+@builtin(methods=ON_VALUES)
+def abs(b: Builder, x: Operand) -> Operand:
+    """|x|, elementwise; the most negative integer stays."""
+    if not isinstance(x, Value):
+        return x if x >= 0 else -x
+    dtype = element_type(x, "abs()")
+    return x if dtype.kind in ("bool", "uint") else b.value(Abs(x))
+
+
+@builtin
+def fma(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
+    """x * y + z with one rounding, elementwise."""
+    dtype = common_dtype((x, y, z), "fma()")
+    if not dtype.is_float:
+        raise TypeMismatch(f"fma(): expected floats, got {dtype!r}")
+    return b.value(Fma(*unify(b, (x, y, z), dtype, "fma()")))
+
+
+# ---------------------------------------------------------------------- choice
+@builtin
+def where(b: Builder, condition: Operand, x: Operand, y: Operand) -> Value:
+    """x where the condition holds, else y, elementwise; both are always computed.
+
+    x and y meet in one dtype as for `+`; all three broadcast together.
+    """
+    dtype = common_dtype((x, y), "where()")
+    choice = is_true(b, condition, "where(): condition")
+    values = (as_value(b, x, dtype, what="where(): x"), as_value(b, y, dtype, what="where(): y"))
+    return b.value(Select(*unify(b, (choice, *values), None, "where()")))
+
+
+def _extremum(b: Builder, op: type[Max | Min], x: Operand, y: Operand, nan: PropagateNan, what: str) -> Operand:
+    if not isinstance(x, Value) and not isinstance(y, Value):
+        return (max if op is Max else min)(x, y)
+    dtype = common_dtype((x, y), what)
+    if dtype.kind == "bool":
+        raise TypeMismatch(f"{what}: bools have no order", hint="use | for the larger and & for the smaller")
+    left, right = unify(b, (x, y), dtype, what)
+    return b.value(op(left, right, propagate_nan=unwrap(nan) is PropagateNan.ALL))
+
+
+@builtin
+def maximum(b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> Operand:
+    """The larger operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
+    return _extremum(b, Max, x, y, propagate_nan, "maximum()")
+
+
+@builtin
+def minimum(b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> Operand:
+    """The smaller operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
+    return _extremum(b, Min, x, y, propagate_nan, "minimum()")
+
+
+@builtin
+def clamp(
+    b: Builder, x: Operand, min: Operand, max: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
+) -> Operand:
+    """x limited to [min, max], elementwise; a NaN in x becomes min, or stays with PropagateNan.ALL."""
+    low = _extremum(b, Max, x, min, propagate_nan, "clamp()")
+    return _extremum(b, Min, low, max, propagate_nan, "clamp()")
+
+
+# ---------------------------------------------------------------------- hints
+@builtin
+def multiple_of(b: Builder, input: Value, values: object) -> Value:
+    """Says that values are multiples of a number. The compiler finds this by itself; returns `input`."""
+    del b, values
+    return input
+
+
+@builtin
+def max_contiguous(b: Builder, input: Value, values: object) -> Value:
+    """Says how many neighbours are consecutive. The compiler finds this by itself; returns `input`."""
+    del b, values
+    return input
+
+
+@builtin
+def max_constancy(b: Builder, input: Value, values: object) -> Value:
+    """Says how many neighbours are equal. The compiler finds this by itself; returns `input`."""
+    del b, values
+    return input
+
+
+@builtin
+def assume(b: Builder, cond: object) -> None:
+    """Says that a condition holds; has no effect on results."""
+    del b, cond
+
+
+@builtin
+def debug_barrier(b: Builder) -> None:
+    """Barrier of the threads of a program; tile programs keep their order of effects without it."""
+    del b

@@ -1,0 +1,438 @@
+"""The consumer role: gets, asynchronous wgmma of depth P with its drain, ping-pong order, the epilogue and its stores."""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import NamedArrive
+from tiledsl.ir.ops.barrier import NamedSync
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Mod
+from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.program import NumPrograms
+from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.smem import View
+from tiledsl.ir.ops.tile import Splat
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.ops.tma import StoreTile
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.partition import Channel
+from tiledsl.ws.partition import RoleBuilder
+from tiledsl.ws.partition import constant_step
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.stores import StoreGeometry
+
+STORE_BARRIER = 1
+"""First named barrier of the staging slabs, one a consumer warpgroup."""
+
+
+class ConsumerBuilder(RoleBuilder):
+    """Clones the program without its loads; dots become asynchronous.
+
+    stores: geometry of the stores that go through staging, by op id.
+    """
+
+    is_consumer = True
+
+    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], stores: dict[int, StoreGeometry]) -> None:
+        super().__init__(builder, plan, channels, mapping)
+        self.stores = stores
+        self.first_load = {c.loop.loads[0].op.id: c for c in channels.values()}
+        self.load_ids = {o.op.id for c in channels.values() for o in c.loop.loads}
+        self.in_range: Value | None = None
+        self.pending: tuple[Value, ...] = ()
+
+    # ------------------------------------------------------------------ program level
+    @property
+    def order_barrier(self) -> int:
+        """First named barrier of the ping-pong order."""
+        return STORE_BARRIER + self.plan.num_consumers
+
+    def build(self, graph: TileGraph) -> None:
+        """The whole role body."""
+        ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        if self.plan.ping_pong:
+            self.enter_ping_pong(graph)
+        if not self.plan.deferred:
+            loop, body = self.tile_loop()
+            with self.b.at(body):
+                self.guard_range()
+                self.clone_into(ops)
+                if loop is not None:
+                    self.b.add(Yield(()))
+            return
+        (store,) = [o for o in ops if isinstance(o, Store)]
+        value = store.value.type
+        undef = self.b.value(Undef(value.shape, value.dtype), "result")
+        zeros = tuple(self.b.value(Constant(0, o.type.dtype), "store_at") for o in store.offsets)
+        nothing = self.b.value(Constant(0, int1), "has_result")
+        loop, body = self.tile_loop((undef, *zeros, nothing))
+        assert loop is not None
+        with self.b.at(body):
+            self.guard_range()
+            self.pending = tuple(body.args[1:])
+            self.deferred_store = store
+            self.clone_into([o for o in ops if o is not store])
+            valid = self.in_range or self.b.value(Constant(1, int1))
+            self.b.add(Yield((self.get(store.value), *(self.get(o) for o in store.offsets), valid)))
+        self.pending = loop.results
+        self.deferred_store = store
+        self.store_pending(-1)
+
+    deferred_store: Store | None = None
+
+    def store_pending(self, chunk: int) -> None:
+        """Stores one chunk (or all) of the previous tile's result, if there is one."""
+        store = self.deferred_store
+        assert store is not None
+        value, *offsets, valid = self.pending
+        with self.b.located(store.loc):
+            branch = If(valid)
+            self.b.add(branch)
+            with self.b.at(branch.then):
+                target = self.get(store.tensor)
+                self.b.add(StoreTile(target, tuple(offsets), value, store.block_shape, store.squeeze, chunk))
+                self.b.add(Yield(()))
+            with self.b.at(branch.orelse):
+                self.b.add(Yield(()))
+
+    def guard_range(self) -> None:
+        """With multicast, the last CTA of a cluster may stand outside of the user's grid: it must not store."""
+        plan = self.plan
+        if plan.cluster_size > 1 and plan.split_k == 1:
+            pid = self.programs[plan.cluster_axis] if self.programs else None
+            assert pid is not None
+            bound = self.b.value(NumPrograms(plan.cluster_axis))
+            self.in_range = self.b.value(Compare("lt", pid, bound), "in_range")
+
+    # ------------------------------------------------------------------ ping-pong
+    def enter_ping_pong(self, graph: TileGraph) -> None:
+        """Each warpgroup starts at its own tile: it skips the slots of the tiles before; group 0 goes first."""
+        b, n = self.b, self.plan.num_consumers
+        index = b.value(WarpgroupIndex(), "warpgroup")
+        last = b.value(Compare("eq", index, self.const(n - 1)))
+        prime = If(last)
+        b.add(prime)
+        with b.at(prime.then):
+            b.add(NamedArrive(None, self.order_barrier, 256))
+            b.add(Yield(()))
+        with b.at(prime.orelse):
+            b.add(Yield(()))
+        for channel in self.channels.values():
+            trips = self.trips_at_top(channel)
+            b.add(aref.Skip(channel.aref, b.value(Mul(index, trips))))
+
+    def trips_at_top(self, channel: Channel) -> Value:
+        """Trip count of a loop, computed before the tile loop (it does not depend on the tile)."""
+        saved = dict(self.map)
+        loop = channel.loop.loop
+        for v in (loop.lower, loop.upper):
+            self.clone_slice(v)
+        lower, upper = self.get(loop.lower), self.get(loop.upper)
+        trips = self.trip_count(lower, upper, constant_step(loop))
+        self.map = saved
+        return trips
+
+    def clone_slice(self, value: Value) -> None:
+        """Clones the pure ops that a value needs."""
+        op = value.defining_op
+        if value in self.map or op is None:
+            return
+        for v in op.operands:
+            self.clone_slice(v)
+        self.clone(op)
+
+    def other_warpgroup(self) -> Value:
+        b = self.b
+        n = self.const(self.plan.num_consumers)
+        nxt = b.value(Add(b.value(WarpgroupIndex()), self.const(1)))
+        return b.value(Mod(nxt, n))
+
+    # ------------------------------------------------------------------ cloning
+    def clone(self, op: Op) -> None:
+        if op.id in self.first_load:
+            self.get_channel(self.first_load[op.id])
+        elif op.id in self.load_ids:
+            return
+        elif isinstance(op, Transpose) and isinstance(self.get(op.a).type, SmemType):
+            self.map[op.result] = self.b.value(View(self.get(op.a), op.order))
+        elif isinstance(op, mma.Dot):
+            self.issue(op, self.keep)
+        elif isinstance(op, Store):
+            self.store(op)
+        else:
+            super().clone(op)
+
+    keep: Value | None = None
+
+    def get_channel(self, channel: Channel) -> None:
+        op = aref.Get(channel.aref)
+        self.b.add(op)
+        for item, r in zip(channel.loop.loads, op.results, strict=True):
+            r.name = item.name
+            self.map[item.op.result] = r
+
+    def issue(self, dot: mma.Dot, keep: Value | None) -> None:
+        plan = self.plan
+        new = mma.Issue(
+            self.get(dot.a), self.get(dot.b), self.get(dot.acc), keep, split=plan.split, swapped=plan.swapped,
+            loc=dot.loc, names=(dot.result.name,),
+        )  # fmt: skip
+        self.b.add(new)
+        self.map[dot.result] = new.result
+
+    def store(self, op: Store) -> None:
+        """A store, in range only, through staging when it can be."""
+        b = self.b
+        guard = self.owner if self.owner is not None else self.in_range
+
+        def emit() -> None:
+            tensor, value = self.get(op.tensor), self.get(op.value)
+            offsets = tuple(self.get(o) for o in op.offsets)
+            if op.id in self.stores:
+                b.add(StoreTile(tensor, offsets, value, op.block_shape, op.squeeze))
+            else:
+                b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze))
+
+        if guard is None:
+            emit()
+            return
+        branch = If(guard)
+        b.add(branch)
+        with b.at(branch.then):
+            emit()
+            b.add(Yield(()))
+        with b.at(branch.orelse):
+            b.add(Yield(()))
+
+    owner: Value | None = None
+
+    def clone_for(self, op: For) -> None:
+        channel = self.channels.get(op.id)
+        if channel is None:
+            super().clone_for(op)
+        elif self.pending:
+            self.dot_loop_deferred(channel)
+        else:
+            self.dot_loop(channel)
+
+    # ------------------------------------------------------------------ the dot loop
+    def start_accumulators(self, channel: Channel) -> list[Value]:
+        """Initial carried values; accumulators that start from zero are left undefined (scale-d clears them)."""
+        loop = channel.loop.loop
+        init = [self.get(v) for v in loop.init]
+        for dot, zero in zip(channel.loop.dots, channel.loop.zero_init, strict=True):
+            if zero:
+                at = loop.carried.index(dot.acc)
+                type_ = dot.acc.type
+                assert isinstance(type_, TileType)
+                init[at] = self.b.value(Undef(type_.shape, type_.dtype), dot.acc.name)
+        return init
+
+    def acc_indices(self, channel: Channel) -> list[int]:
+        return [channel.loop.loop.carried.index(d.acc) for d in channel.loop.dots]
+
+    def loop_body(self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None) -> list[Value]:
+        """One iteration up to and including the commit; returns the next carried values."""
+        loop = channel.loop.loop
+        self.map[loop.iv] = iv
+        self.map.update(zip(loop.carried, carried, strict=True))
+        self.keep = keep
+        fenced = False
+        for op in loop.body.ops:
+            if isinstance(op, Yield):
+                continue
+            with self.b.located(op.loc):
+                if isinstance(op, mma.Dot) and not fenced:
+                    self.b.add(mma.Fence())
+                    fenced = True
+                self.clone(op)
+        self.b.add(mma.Commit(loc=channel.loop.dots[-1].loc))
+        end = loop.body.terminator
+        assert isinstance(end, Yield)
+        return [self.get(v) for v in end.values]
+
+    def dot_loop(self, channel: Channel) -> None:
+        """for: get, issue, commit, wait<P-1>, release the slot P-1 back; drain after the loop."""
+        b, plan, loop = self.b, self.plan, channel.loop.loop
+        step, P = constant_step(loop), plan.mma_depth
+        lower, upper = self.loop_bounds(loop, step)
+        init = self.start_accumulators(channel)
+        self.enter_order()
+        body = Region()
+        iv = body.add_arg(loop.iv.type, loop.iv.name)
+        carried = [body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)]
+        new = For(lower, upper, self.get(loop.step), tuple(init), body=body, loc=loop.loc, names=tuple(r.name for r in loop.results))
+        saved = dict(self.map)
+        with b.at(body), b.located(loop.loc):
+            keep = b.value(Compare("ne", iv, lower), "keep") if any(channel.loop.zero_init) else None
+            values = self.loop_body(channel, iv, carried, keep)
+            if P == 1:
+                values = self.wait(channel, values, 0)
+                b.add(aref.Consumed(channel.aref))
+            else:
+                b.add(mma.Wait((), pending=P - 1))
+                first = lower if P == 2 else b.value(Add(lower, self.like(lower, (P - 2) * step)))
+                self.when(b.value(Compare("gt", iv, first)), lambda: b.add(aref.Consumed(channel.aref)))
+            b.add(Yield(tuple(values)))
+        self.map = saved
+        b.add(new)
+        self.finish(channel, list(new.results), lower, upper, P)
+
+    def dot_loop_deferred(self, channel: Channel) -> None:
+        """As `dot_loop`, with the first iterations peeled and a chunk of the previous tile stored under each."""
+        b, plan, loop = self.b, self.plan, channel.loop.loop
+        step, P = constant_step(loop), plan.mma_depth
+        lower, upper = self.loop_bounds(loop, step)
+        store = self.deferred_store
+        assert store is not None
+        chunks = self.stores[store.id].num_chunks
+        values = self.start_accumulators(channel)
+        saved = dict(self.map)
+        for j in range(chunks):
+            iv = lower if j == 0 else b.value(Add(lower, self.like(lower, j * step)), loop.iv.name)
+            there = b.value(Compare("lt", iv, upper), "has_slot")
+            branch = If(there, result_types=tuple(v.type for v in values), names=tuple(a.name for a in loop.carried))
+            b.add(branch)
+            with b.at(branch.then), b.located(loop.loc):
+                keep = b.value(Constant(0, int1)) if j == 0 and any(channel.loop.zero_init) else None
+                b.add(Yield(tuple(self.loop_body(channel, iv, values, keep))))
+            with b.at(branch.orelse):
+                b.add(Yield(tuple(values)))
+            values = list(branch.results)
+            if P == 2 and j > 0:
+                b.add(mma.Wait((), pending=1))
+                self.when(there, lambda: b.add(aref.Consumed(channel.aref)))
+            self.store_pending(j)
+            if P == 1:
+                values = self.wait(channel, values, 0)
+                self.when(there, lambda: b.add(aref.Consumed(channel.aref)))
+        rest = b.value(Add(lower, self.like(lower, chunks * step)))
+        body = Region()
+        iv = body.add_arg(loop.iv.type, loop.iv.name)
+        carried = [body.add_arg(v.type, a.name) for v, a in zip(values, loop.carried, strict=True)]
+        new = For(rest, upper, self.get(loop.step), tuple(values), body=body, loc=loop.loc, names=tuple(r.name for r in loop.results))
+        with b.at(body), b.located(loop.loc):
+            values = self.loop_body(channel, iv, carried, None)
+            if P == 1:
+                values = self.wait(channel, values, 0)
+            else:
+                b.add(mma.Wait((), pending=P - 1))
+            b.add(aref.Consumed(channel.aref))
+            b.add(Yield(tuple(values)))
+        self.map = saved
+        b.add(new)
+        self.finish(channel, list(new.results), lower, upper, P)
+
+    def wait(self, channel: Channel, values: list[Value], pending: int) -> list[Value]:
+        """A wait after which the accumulators among `values` are readable."""
+        at = self.acc_indices(channel)
+        op = mma.Wait(tuple(values[i] for i in at), pending=pending)
+        self.b.add(op)
+        out = list(values)
+        for i, r in zip(at, op.results, strict=True):
+            r.name = values[i].name
+            out[i] = r
+        return out
+
+    def when(self, condition: Value, emit: object) -> None:
+        """An if without results."""
+        branch = If(condition)
+        self.b.add(branch)
+        with self.b.at(branch.then):
+            emit()  # type: ignore[operator]
+            self.b.add(Yield(()))
+        with self.b.at(branch.orelse):
+            self.b.add(Yield(()))
+
+    def enter_order(self) -> None:
+        if self.plan.ping_pong:
+            self.b.add(NamedSync(self.b.value(WarpgroupIndex()), self.order_barrier, 256))
+
+    def finish(self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int) -> None:
+        """Hand over the order, drain, release what is still borrowed, and give the results their meaning."""
+        b, plan, loop = self.b, self.plan, channel.loop.loop
+        if plan.ping_pong:
+            b.add(NamedArrive(self.other_warpgroup(), self.order_barrier, 256))
+        values = self.wait(channel, values, 0)
+        trips: Value | None = None
+        if P > 1 or plan.ping_pong or any(channel.loop.zero_init):
+            trips = self.trip_count(lower, upper, constant_step(loop))
+        for i in range(P - 1):
+            assert trips is not None
+            self.when(b.value(Compare("gt", trips, self.const(i))), lambda: b.add(aref.Consumed(channel.aref)))
+        if plan.ping_pong:
+            assert trips is not None
+            count = trips if plan.num_consumers == 2 else b.value(Mul(trips, self.const(plan.num_consumers - 1)))
+            b.add(aref.Skip(channel.aref, count))
+        if any(channel.loop.zero_init):
+            assert trips is not None
+            values = self.zero_if_empty(channel, values, trips)
+        if plan.split_k > 1:
+            values = self.reduce_over_cluster(channel, values)
+        self.map.update(zip(loop.results, values, strict=True))
+
+    def zero_if_empty(self, channel: Channel, values: list[Value], trips: Value) -> list[Value]:
+        """Accumulators that no iteration wrote are zero."""
+        b = self.b
+        at = [i for i, z in zip(self.acc_indices(channel), channel.loop.zero_init, strict=True) if z]
+        empty = b.value(Compare("eq", trips, self.const(0)), "empty")
+        branch = If(empty, result_types=tuple(values[i].type for i in at), names=tuple(values[i].name for i in at))
+        b.add(branch)
+        with b.at(branch.then):
+            zeros: list[Value] = []
+            for i in at:
+                type_ = values[i].type
+                assert isinstance(type_, TileType)
+                zeros.append(b.value(Splat(b.value(Constant(0, type_.dtype)), type_.shape)))
+            b.add(Yield(tuple(zeros)))
+        with b.at(branch.orelse):
+            b.add(Yield(tuple(values[i] for i in at)))
+        out = list(values)
+        for i, r in zip(at, branch.results, strict=True):
+            out[i] = r
+        return out
+
+    def reduce_over_cluster(self, channel: Channel, values: list[Value]) -> list[Value]:
+        b = self.b
+        out = list(values)
+        index, rank = b.value(WarpgroupIndex()), b.value(ClusterRank())
+        for i in self.acc_indices(channel):
+            op = mma.ClusterReduce(values[i], index, rank, self.plan.split_k)
+            b.add(op)
+            op.results[0].name, op.results[1].name = values[i].name, "is_owner"
+            out[i], self.owner = op.results
+        return out
+
+
+def build_consumer(graph: TileGraph, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], stores: dict[int, StoreGeometry]) -> Role:
+    """The consumer role, appended at the builder's insertion point."""
+    role = Role(
+        name="consumer", first_warpgroup=1, num_warpgroups=plan.num_consumers, registers=plan.consumer_registers,
+        grow=True, instances=plan.num_consumers if plan.ping_pong else 1,
+    )  # fmt: skip
+    builder.add(role)
+    with builder.at(role.body):
+        maker = ConsumerBuilder(builder, plan, channels, mapping, stores)
+        maker.build(graph)
+    return role
+
+

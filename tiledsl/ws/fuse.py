@@ -1,0 +1,160 @@
+"""Fuses elementwise tile ops into `tile.map` loops, so that intermediate tiles never exist as register arrays.
+
+A tile op joins the loop of its users when all of them are in one loop; otherwise it is the root of a loop of its own.
+Splats, aranges and broadcasts are read inside the loops (scalar, coordinate, other index) and never materialised
+unless something that is no loop needs them.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int32
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+VIEWS = (tile.Splat, tile.Arange, tile.Broadcast, tile.ExpandDims, tile.Transpose)
+
+
+def _is_elementwise(op: Op) -> bool:
+    return op.opcode.startswith("elementwise.") and bool(op.results) and isinstance(op.result.type, TileType)
+
+
+def _fusable(op: Op) -> bool:
+    return _is_elementwise(op) or isinstance(op, VIEWS)
+
+
+class _Loop:
+    """The body of one map under construction."""
+
+    def __init__(self, graph: TileGraph, root: Op, members: set[int]) -> None:
+        type_ = root.result.type
+        assert isinstance(type_, TileType)
+        self.graph = graph
+        self.members = members
+        self.type = type_
+        self.inputs: dict[tuple[Value, tuple[int | None, ...]], Value] = {}
+        self.body = Region()
+        self.coords: dict[int, Value] = {}
+        self.memo: dict[tuple[Value, tuple[int | None, ...]], Value] = {}
+
+    def add(self, op: Op) -> Value:
+        self.body.ops.append(op)
+        op.parent = self.body
+        return op.result
+
+    def scalar(self, v: Value, dims: tuple[int | None, ...]) -> Value:
+        """The element of `v` at the loop's position; dims maps v's dimensions to the loop's."""
+        key = (v, dims)
+        if key not in self.memo:
+            self.memo[key] = self._make(v, dims)
+        return self.memo[key]
+
+    def _make(self, v: Value, dims: tuple[int | None, ...]) -> Value:
+        op = v.defining_op
+        if not isinstance(v.type, TileType):
+            return self._input(v, ())
+        if isinstance(op, tile.Splat):
+            return self._input(op.a, ())
+        if isinstance(op, tile.Arange) and dims[0] is not None:
+            at = self.coords.setdefault(dims[0], Value(ScalarType(int32), self.body, dims[0], f"at_{dims[0]}"))
+            if op.start == 0:
+                return at
+            return self.add(Add(at, self.add(Constant(op.start, int32))))
+        if isinstance(op, tile.Broadcast):
+            source = op.a.type
+            assert isinstance(source, TileType)
+            inner = tuple(d if n == m else None for d, n, m in zip(dims, source.shape, op.shape, strict=True))
+            return self.scalar(op.a, inner)
+        if isinstance(op, tile.ExpandDims):
+            return self.scalar(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
+        if isinstance(op, tile.Transpose):
+            inverse = [op.order.index(i) for i in range(len(op.order))]
+            return self.scalar(op.a, tuple(dims[i] for i in inverse))
+        if op is not None and op.id in self.members and _is_elementwise(op):
+            args = {u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands}
+            return self.add(op.rebuild(args))
+        return self._input(v, dims)
+
+    def _input(self, v: Value, dims: tuple[int | None, ...]) -> Value:
+        key = (v, dims)
+        if key not in self.inputs:
+            dtype = v.type.dtype if isinstance(v.type, TileType | ScalarType) else int32
+            self.inputs[key] = Value(ScalarType(dtype), self.body, len(self.inputs), v.name)
+        return self.inputs[key]
+
+    def finish(self, root: Op) -> tile.Map:
+        identity = tuple(range(self.type.rank))
+        result = self.scalar(root.result, identity)
+        end = Yield((result,))
+        self.body.ops.append(end)
+        end.parent = self.body
+        args = list(self.inputs.values())
+        for dim in range(self.type.rank):
+            args.append(self.coords.get(dim) or Value(ScalarType(int32), self.body, 0, f"at_{dim}"))
+        for i, a in enumerate(args):
+            a.index = i
+        self.body.args = args
+        return tile.Map(
+            tuple(v for v, _ in self.inputs), self.type.shape, self.type.layout,
+            tuple(d for _, d in self.inputs), (self.type.dtype,), self.body,
+            loc=root.loc, names=(root.result.name,),
+        )  # fmt: skip
+
+
+def fuse_elementwise(graph: TileGraph, region: Region) -> int:
+    """Replaces the tile math under `region` by maps; returns how many there are."""
+    count = 0
+    for op in list(region.ops):
+        for inner in op.regions:
+            if not isinstance(op, tile.Map):
+                count += fuse_elementwise(graph, inner)
+    return count + _fuse_block(graph, region)
+
+
+def _fuse_block(graph: TileGraph, region: Region) -> int:
+    owner: dict[int, int] = {}
+    members: dict[int, set[int]] = {}
+    roots: list[Op] = []
+    for op in reversed(region.ops):
+        if not _fusable(op):
+            continue
+        users = [u.op for u in graph.users(op.result)]
+        homes: set[int | None] = {owner.get(u.id) if u.parent is region else None for u in users}
+        same_space = all(
+            isinstance(u, VIEWS) or u.result.type.shape == op.result.type.shape for u in users if _fusable(u)
+        )
+        if isinstance(op, VIEWS):
+            if all(_fusable(u) or isinstance(u, tile.Map) for u in users) and None not in homes:
+                owner[op.id] = next(iter(homes)) if len(homes) == 1 else -1  # type: ignore[assignment]
+                continue
+        elif len(homes) == 1 and None not in homes and -1 not in homes and same_space and not _through_view(users):
+            home = next(iter(homes))
+            assert home is not None
+            owner[op.id] = home
+            members[home].add(op.id)
+            continue
+        owner[op.id] = op.id
+        members[op.id] = {op.id}
+        roots.append(op)
+    for root in reversed(roots):
+        loop = _Loop(graph, root, members[root.id])
+        graph.replace_op(root, loop.finish(root))
+    _drop_dead(graph, region)
+    return len(roots)
+
+
+def _through_view(users: list[Op]) -> bool:
+    return any(isinstance(u, tile.Broadcast | tile.ExpandDims) for u in users)
+
+
+def _drop_dead(graph: TileGraph, region: Region) -> None:
+    for op in reversed(list(region.ops)):
+        if _fusable(op) and not graph.has_uses(op.result):
+            graph.erase(op)

@@ -1,0 +1,219 @@
+"""Layout assignment: every register tile of a role gets a layout, fixed ones first.
+
+Values that an elementwise op, a loop or a branch ties together share one layout. Accumulators fix theirs; shape ops
+(broadcast, expand_dims, transpose) carry a layout to the other side; what is left gets a coalesced layout. Where two
+fixed layouts meet, a `tile.convert_layout` is inserted and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import blocked
+from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.types import TileType
+
+
+def accumulator_layout(issue: mma.Issue, num_warpgroups: int) -> Layout:
+    """The layout of an issue's accumulator over the warpgroups of one role instance."""
+    acc = issue.acc.type
+    assert isinstance(acc, TileType)
+    M, N = acc.shape
+    if issue.swapped:
+        return mma_accumulator(N, M, num_warpgroups, split=issue.split).transpose((1, 0))
+    return mma_accumulator(M, N, num_warpgroups, split=issue.split)
+
+
+class _Groups:
+    """Union-find over tile values; each group has at most one layout."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Value, Value] = {}
+        self.layout: dict[Value, Layout] = {}
+
+    def root(self, v: Value) -> Value:
+        self.parent.setdefault(v, v)
+        while self.parent[v] is not v:
+            self.parent[v] = self.parent[self.parent[v]]
+            v = self.parent[v]
+        return v
+
+    def tie(self, a: Value, b: Value) -> None:
+        ra, rb = self.root(a), self.root(b)
+        if ra is not rb:
+            self.parent[rb] = ra
+
+    def get(self, v: Value) -> Layout | None:
+        return self.layout.get(self.root(v))
+
+    def offer(self, v: Value, layout: Layout) -> bool:
+        """Sets a group's layout unless it has one; True when it did."""
+        root = self.root(v)
+        if root in self.layout:
+            return False
+        self.layout[root] = layout
+        return True
+
+
+def _is_tile(v: Value) -> bool:
+    return isinstance(v.type, TileType)
+
+
+def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
+    """Pairs of values of an op that must lie alike."""
+    if isinstance(op, For):
+        end = _yield(op.body)
+        for init, arg, nxt, res in zip(op.init, op.carried, end, op.results, strict=True):
+            yield from ((arg, init), (arg, nxt), (arg, res))
+    elif isinstance(op, If):
+        for i, res in enumerate(op.results):
+            yield from ((res, _yield(op.then)[i]), (res, _yield(op.orelse)[i]))
+    elif isinstance(op, While):
+        for i, res in enumerate(op.results):
+            before = _yield(op.before)[i + 1]
+            yield from ((res, op.init[i]), (res, op.before.args[i]), (res, before))
+            yield from ((res, op.body.args[i]), (res, _yield(op.body)[i]))
+    elif isinstance(op, mma.Issue | mma.ClusterReduce):
+        yield (op.results[0], op.acc)
+    elif isinstance(op, mma.Wait):
+        yield from zip(op.results, op.accs, strict=True)
+    elif op.opcode.startswith("elementwise."):
+        tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
+        yield from ((tiles[0], v) for v in tiles[1:])
+
+
+def _yield(region: Region) -> tuple[Value, ...]:
+    end = region.terminator
+    return end.values if isinstance(end, Yield) else ()
+
+
+def _derive(op: Op, groups: _Groups) -> bool:
+    """Carries layouts through a shape op; True when a new one was set."""
+    if isinstance(op, tile.Broadcast):
+        out = groups.get(op.result)
+        source = op.a.type
+        assert isinstance(source, TileType)
+        if out is not None and groups.get(op.a) is None:
+            for dim, (n, m) in enumerate(zip(source.shape, op.shape, strict=True)):
+                if n != m:
+                    out = out.drop(dim, keep=True)
+            return groups.offer(op.a, out)
+    elif isinstance(op, tile.ExpandDims):
+        out, inner = groups.get(op.result), groups.get(op.a)
+        if out is not None and inner is None:
+            return groups.offer(op.a, out.drop(op.axis, keep=False))
+        if inner is not None and out is None:
+            return groups.offer(op.result, inner.expand(op.axis))
+    elif isinstance(op, tile.Transpose):
+        out, inner = groups.get(op.result), groups.get(op.a)
+        if out is not None and inner is None:
+            inverse = tuple(op.order.index(i) for i in range(len(op.order)))
+            return groups.offer(op.a, out.transpose(inverse))
+        if inner is not None and out is None:
+            return groups.offer(op.result, inner.transpose(op.order))
+    return False
+
+
+def _propagate(ops: list[Op], groups: _Groups) -> None:
+    for _ in range(len(ops) + 1):
+        if not any([_derive(op, groups) for op in ops]):
+            return
+
+
+def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> Layout:
+    """A coalesced layout for a group: vectors along the contiguous dimension of a load or store that touches it."""
+    type_ = value.type
+    assert isinstance(type_, TileType)
+    order = list(reversed(range(type_.rank)))
+    vector = 1
+    for op in ops:
+        if isinstance(op, Load | Store):
+            touched = op.result if isinstance(op, Load) else op.value
+            t = tensor_type(op.tensor, "memory")
+            if touched in group and t.inner_dim is not None and t.inner_dim not in op.squeeze:
+                kept = [d for d in range(t.rank) if d not in op.squeeze]
+                fast = kept.index(t.inner_dim)
+                order = [fast, *(d for d in order if d != fast)]
+                vector = max(1, 16 // t.dtype.bytes)
+                break
+    if type_.rank:
+        share = -(-type_.num_elements // (32 * num_warps))
+        vector = max(1, min(vector, share))
+    return blocked(type_.shape, num_warps, vector=vector, order=order)
+
+
+def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str]:
+    """Sets the layout of every register tile under `region`; returns a line per inserted conversion."""
+    ops = list(region.walk())
+    groups = _Groups()
+    for op in ops:
+        for a, b in _ties(op):
+            if _is_tile(a) and _is_tile(b):
+                groups.tie(a, b)
+    for op in ops:
+        if isinstance(op, mma.Issue):
+            groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
+    _propagate(ops, groups)
+    values = [v for op in ops for v in (*op.results, *(a for r in op.regions for a in r.args)) if _is_tile(v)]
+    values.sort(key=lambda v: -_size(v))
+    for v in values:
+        if groups.get(v) is None:
+            root = groups.root(v)
+            members = {u for u in values if groups.root(u) is root}
+            groups.offer(v, _default(ops, v, num_warps, members))
+            _propagate(ops, groups)
+    for v in values:
+        assert isinstance(v.type, TileType)
+        graph.set_type(v, v.type.with_layout(groups.get(v)))
+    return _convert(graph, ops)
+
+
+def _size(v: Value) -> int:
+    return v.type.num_elements if isinstance(v.type, TileType) else 0
+
+
+def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
+    """Inserts conversions where a shape op's two sides got layouts that do not match."""
+    notes: list[str] = []
+    for op in ops:
+        if not isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+            continue
+        have, out = _layout(op.a), _layout(op.result)
+        want = out
+        if isinstance(op, tile.Broadcast):
+            source = op.a.type
+            assert isinstance(source, TileType)
+            for dim, (n, m) in enumerate(zip(source.shape, op.shape, strict=True)):
+                if n != m:
+                    want = want.drop(dim, keep=True)
+        elif isinstance(op, tile.ExpandDims):
+            want = want.drop(op.axis, keep=False)
+        else:
+            want = want.transpose(tuple(op.order.index(i) for i in range(len(op.order))))
+        if not have.same_places(want):
+            convert = tile.ConvertLayout(op.a, want, loc=op.loc)
+            graph.insert_before(op, convert)
+            graph.set_operand(op, op.operands.index(op.a), convert.result)
+            at = op.loc.short if op.loc else "?"
+            notes.append(f"{at}: {op.a.name or 'tile'} converted from {have.kind} to {want.kind} layout")
+    return notes
+
+
+def _layout(v: Value) -> Layout:
+    assert isinstance(v.type, TileType)
+    assert v.type.layout is not None
+    return v.type.layout

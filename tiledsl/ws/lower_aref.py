@@ -1,0 +1,348 @@
+"""Lowers arefs and staged stores to mbarriers, cursors, bulk copies and named barriers: WARP_SPECIALIZED -> MACHINE.
+
+full barrier: one arrival plus the bytes of the slot. empty barrier: one arrival per consumer warp that reads the slot,
+of every CTA that a multicast load of this CTA writes to. slot = n mod D and parity = (n / D) & 1 for the running count
+n, which cursors carry over all tiles.
+
+Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering of arefs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import int32
+from tiledsl.errors import InternalError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import smem
+from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import Setup
+from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.types import ArefType
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
+from tiledsl.target import Target
+from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.consumer import STORE_BARRIER
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.stores import StoreGeometry
+
+
+@dataclass
+class Ring:
+    """Machine objects of one aref."""
+
+    type: ArefType
+    buffers: tuple[Value, ...]
+    full: Value
+    empty: Value
+    multicast: tuple[bool, ...]
+    cluster_size: int
+    arrivals: int
+    maps: dict[int, Value]
+
+
+class Lowering:
+    """One run of the pass over one graph."""
+
+    def __init__(self, graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.geometry = geometry
+        self.target = target
+        self.smem = SmemPlan()
+        self.rings: dict[Value, Ring] = {}
+        self.cursors: dict[tuple[Value, int, str], Value] = {}
+        self.b = Builder(graph, graph.body, 0)
+        self.stage: Value | None = None
+        self.reduce: Value | None = None
+        self.maps: list[Value] = []
+        self.store_maps: dict[Value, Value] = {}
+
+    # ------------------------------------------------------------------ kernel level
+    def run(self) -> SmemPlan:
+        graph, plan = self.graph, self.plan
+        creates = graph.find(aref.Create)
+        puts: dict[Value, aref.Put] = {p.aref: p for p in graph.find(aref.Put)}
+        for op in creates:
+            self.make_buffers(op, puts[op.result])
+        self.make_stage()
+        self.make_reduce_buffer()
+        arrays = [self.make_barriers(op) for op in creates]
+        for op in creates:
+            self.make_load_maps(puts[op.result], self.rings[op.result])
+        for op in graph.find(tma.StoreTile):
+            self.make_store_map(op)
+        self.smem.check(self.target, creates[0].loc if creates else None)
+        self.setup(arrays)
+        for role in graph.find(Role):
+            self.lower_role(role)
+        for op in creates:
+            graph.erase(op)
+        if plan.cluster_size > 1:
+            graph.append(graph.body, barrier.ClusterSync())
+        graph.level = Level.MACHINE
+        return self.smem
+
+    def make_buffers(self, op: aref.Create, put: aref.Put) -> None:
+        end = put.body.terminator
+        assert isinstance(end, Yield)
+        buffers: list[Value] = []
+        type_ = op.result.type
+        assert isinstance(type_, ArefType)
+        for payload, loaded in zip(type_.payload, end.values, strict=True):
+            name = loaded.name or "ring"
+            at = self.smem.take(
+                f"{name} ring", payload.bytes * type_.depth,
+                detail=f"{type_.depth} slots of {'x'.join(map(str, payload.shape))} {payload.dtype}",
+                hint="fewer num_stages or a smaller tile",
+            )  # fmt: skip
+            buffers.append(self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring"))
+        readers = 1 if self.plan.ping_pong else self.plan.num_consumers
+        multicast = put.multicast or (False,) * len(buffers)
+        size = put.cluster_size if any(multicast) else 1
+        none = buffers[0]
+        self.rings[op.result] = Ring(type_, tuple(buffers), none, none, multicast, size, 4 * readers * size, {})
+
+    def make_stage(self) -> None:
+        """Staging slabs: `store_buffers` chunks for each consumer warpgroup."""
+        g, plan = self.geometry, self.plan
+        if g is None:
+            return
+        stores = self.graph.find(tma.StoreTile)
+        dtype = tensor_type(stores[0].tensor, "store").dtype
+        total = g.buffer_bytes * plan.store_buffers * plan.num_consumers
+        at = self.smem.take(
+            "store staging", total, hint="a smaller tile",
+            detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks of {g.rows}x{g.width} {dtype}",
+        )  # fmt: skip
+        type_ = SmemType(g.chunk_shape, dtype, g.major)
+        self.stage = self.b.value(smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage")
+
+    def make_reduce_buffer(self) -> None:
+        """Where split-K partial sums of the other CTAs of the cluster arrive."""
+        ops = self.graph.find(mma.ClusterReduce)
+        if not ops:
+            return
+        layout = ops[0].acc.type.layout
+        owned = -(-self.plan.num_consumers // self.plan.split_k)
+        num_bytes = owned * (self.plan.split_k - 1) * layout.num_regs * 128 * 4
+        at = self.smem.take("split-K partials", num_bytes, detail="fp32", hint="split_k=1 or a smaller tile")
+        flat = SmemType((num_bytes // 4,), ops[0].acc.type.dtype, 0, 0)
+        self.reduce = self.b.value(smem.Buffer(flat, 1, at), "partials")
+
+    def make_barriers(self, op: aref.Create) -> tuple[Ring, Value, Value]:
+        ring = self.rings[op.result]
+        depth = ring.type.depth
+        at = self.smem.take(f"{op.result.name} barriers", 16 * depth, align=8, detail=f"full and empty, {depth} each")
+        name = op.result.name
+        ring.full = self.b.value(barrier.MbarrierArray(depth, 1, at), f"{name}_full")
+        ring.empty = self.b.value(barrier.MbarrierArray(depth, ring.arrivals, at + 8 * depth), f"{name}_empty")
+        return ring, ring.full, ring.empty
+
+    def make_load_maps(self, put: aref.Put, ring: Ring) -> None:
+        loads = [o for o in put.body.ops if isinstance(o, Load)]
+        for i, (load, payload) in enumerate(zip(loads, ring.type.payload, strict=True)):
+            split = ring.cluster_size if ring.multicast[i] else 1
+            ring.maps[i] = self.tensor_map(load.tensor, load.squeeze, payload, payload.box_rows // split)
+
+    def tensor_map(self, tensor: Value, squeeze: tuple[int, ...], payload: SmemType, rows: int) -> Value:
+        t = tensor_type(tensor, "tensor map")
+        assert t.inner_dim is not None
+        dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
+        box = tuple(
+            payload.box_elems if d == t.inner_dim else (1 if d in squeeze else rows) for d in dims
+        )
+        op = tma.TensorMap(tensor, dims, box, payload.swizzle_bytes, self.plan.l2_promotion_bytes)
+        value = self.b.value(op, f"{tensor.name}_map")
+        self.maps.append(value)
+        return value
+
+    def make_store_map(self, op: tma.StoreTile) -> None:
+        g = self.geometry
+        assert g is not None
+        if op.tensor not in self.store_maps:
+            payload = SmemType(g.chunk_shape, tensor_type(op.tensor, "store").dtype, g.major)
+            self.store_maps[op.tensor] = self.tensor_map(op.tensor, op.squeeze, payload, g.rows)
+
+    def setup(self, arrays: list[tuple[Ring, Value, Value]]) -> None:
+        b = self.b
+        op = Setup()
+        b.add(op)
+        with b.at(op.body):
+            for ring, full, empty in arrays:
+                b.add(barrier.MbarrierInit(full, 1))
+                b.add(barrier.MbarrierInit(empty, ring.arrivals))
+            b.add(barrier.InitFence())
+            for m in self.maps:
+                b.add(tma.Prefetch(m))
+        b.add(barrier.ClusterSync() if self.plan.cluster_size > 1 else barrier.CtaSync())
+
+    # ------------------------------------------------------------------ role level
+    def cursor(self, role: Role, ring: Value, kind: str) -> Value:
+        """The role's cursor of a ring ('move', and 'release' where releases lag behind), made at the role's start."""
+        if kind == "release" and self.plan.mma_depth == 1:
+            kind = "move"
+        key = (ring, role.id, kind)
+        if key not in self.cursors:
+            depth = ring.type.depth if isinstance(ring.type, ArefType) else self.plan.store_buffers
+            op = barrier.CursorCreate(depth)
+            self.graph.insert(role.body, 0, op)
+            suffix = {"move": "at", "release": "done", "store": "at"}[kind]
+            op.result.name = f"{ring.name}_{suffix}"
+            self.cursors[key] = op.result
+        return self.cursors[key]
+
+    def lower_role(self, role: Role) -> None:
+        for op in list(role.body.walk()):
+            if isinstance(op, aref.Put):
+                self.lower_put(role, op)
+            elif isinstance(op, aref.Get):
+                self.lower_get(role, op)
+            elif isinstance(op, aref.Consumed):
+                self.lower_consumed(role, op)
+            elif isinstance(op, aref.Skip):
+                self.lower_skip(role, op)
+            elif isinstance(op, tma.StoreTile):
+                self.lower_store(role, op)
+            elif isinstance(op, mma.ClusterReduce):
+                assert self.reduce is not None
+                new = mma.ClusterReduce(op.acc, op.index, op.rank, op.cluster_size, self.reduce, loc=op.loc)
+                for a, c in zip(op.results, new.results, strict=True):
+                    c.type = a.type
+                self.graph.replace_op(op, new)
+        if any(isinstance(o, tma.Store) for o in role.body.walk()):
+            self.graph.append(role.body, tma.StoreWait(0))
+
+    def at(self, op: Op) -> Builder:
+        """A builder that inserts before `op`."""
+        region = op.parent
+        if region is None:
+            raise InternalError("op is in no region", op.loc)
+        return Builder(self.graph, region, region.ops.index(op), op.loc)
+
+    def i32(self, b: Builder, v: Value) -> Value:
+        return v if v.type == ScalarType(int32) else b.value(Cast(v, int32))
+
+    def plus(self, b: Builder, v: Value, number: int) -> Value:
+        return v if number == 0 else b.value(Add(v, b.value(Constant(number, int32))))
+
+    def lower_put(self, role: Role, op: aref.Put) -> None:
+        b, ring = self.at(op), self.rings[op.aref]
+        cursor = self.cursor(role, op.aref, "move")
+        b.add(barrier.MbarrierWait(ring.empty, cursor, invert=True))
+        b.add(barrier.ExpectTx(ring.full, cursor, ring.type.slot_bytes))
+        loads = [o for o in op.body.ops if isinstance(o, Load)]
+        for i, load in enumerate(loads):
+            with b.located(load.loc):
+                self.lower_load(b, ring, i, load, cursor)
+        b.add(barrier.CursorNext(cursor))
+        self.graph.erase(op)
+
+    def lower_load(self, b: Builder, ring: Ring, index: int, load: Load, cursor: Value) -> None:
+        payload = ring.type.payload[index]
+        t = tensor_type(load.tensor, "load")
+        assert t.inner_dim is not None
+        slot = b.value(smem.Slot(ring.buffers[index], cursor), load.result.name)
+        size = ring.cluster_size if ring.multicast[index] else 1
+        rows = payload.box_rows // size
+        rank = b.value(ClusterRank(), "rank") if size > 1 else None
+        mask = b.value(Constant((1 << size) - 1, int32)) if size > 1 else None
+        dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
+        for box in range(payload.num_boxes):
+            coords: list[Value] = []
+            for d in dims:
+                at = self.i32(b, load.offsets[d])
+                if d == t.inner_dim:
+                    at = self.plus(b, at, box * payload.box_elems)
+                elif d not in load.squeeze and rank is not None:
+                    at = b.value(Add(at, b.value(Mul(rank, b.value(Constant(rows, int32))))))
+                coords.append(at)
+            b.add(
+                tma.Load(
+                    ring.maps[index], slot, ring.full, cursor, tuple(coords), mask, rank,
+                    offset_bytes=box * payload.box_rows * payload.swizzle_bytes,
+                    part_bytes=rows * payload.swizzle_bytes if size > 1 else 0,
+                )
+            )  # fmt: skip
+
+    def lower_get(self, role: Role, op: aref.Get) -> None:
+        b, ring = self.at(op), self.rings[op.aref]
+        cursor = self.cursor(role, op.aref, "move")
+        b.add(barrier.MbarrierWait(ring.full, cursor))
+        for buffer, old in zip(ring.buffers, op.results, strict=True):
+            slot = b.value(smem.Slot(buffer, cursor), old.name)
+            self.graph.replace_uses(old, slot)
+        if self.plan.mma_depth > 1:
+            b.add(barrier.CursorNext(cursor))
+        self.graph.erase(op)
+
+    def lower_consumed(self, role: Role, op: aref.Consumed) -> None:
+        b, ring = self.at(op), self.rings[op.aref]
+        cursor = self.cursor(role, op.aref, "release")
+        b.add(barrier.Arrive(ring.empty, cursor, ring.cluster_size))
+        b.add(barrier.CursorNext(cursor))
+        self.graph.erase(op)
+
+    def lower_skip(self, role: Role, op: aref.Skip) -> None:
+        b = self.at(op)
+        cursors = {self.cursor(role, op.aref, "move"), self.cursor(role, op.aref, "release")}
+        for cursor in sorted(cursors, key=lambda v: v.id):
+            b.add(barrier.CursorSkip(cursor, op.count))
+        self.graph.erase(op)
+
+    def lower_store(self, role: Role, op: tma.StoreTile) -> None:
+        """Per chunk: the slab is free, write it, make it visible to the copy engine, copy."""
+        b, g, plan = self.at(op), self.geometry, self.plan
+        assert g is not None
+        assert self.stage is not None
+        t = tensor_type(op.tensor, "store")
+        group = b.value(WarpgroupIndex(), "warpgroup")
+        cursor = self.cursor(role, self.stage, "store") if plan.store_buffers > 1 else None
+        kept = [d for d in range(t.rank) if d not in op.squeeze]
+        dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
+        split = plan.split_dim if plan.warpgroups_per_tile > 1 else -1
+        for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
+            start = g.start(chunk)
+            b.add(tma.StoreWait(plan.store_buffers - 1))
+            b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
+            slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
+            b.add(smem.Write(slot, op.value, start, per_warpgroup=plan.warpgroups_per_tile > 1))
+            b.add(barrier.AsyncFence())
+            b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
+            coords: list[Value] = []
+            for d in dims:
+                assert d is not None
+                at = self.i32(b, op.offsets[d])
+                if d in kept:
+                    at = self.plus(b, at, start[kept.index(d)])
+                    if kept.index(d) == split:
+                        at = b.value(Add(at, b.value(Mul(group, b.value(Constant(g.part[split], int32))))))
+                coords.append(at)
+            b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords)))
+            if cursor is not None:
+                b.add(barrier.CursorNext(cursor))
+        self.graph.erase(op)
+
+
+def lower_aref(graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target) -> SmemPlan:
+    """Runs the pass in place; returns the shared-memory table."""
+    return Lowering(graph, plan, geometry, target).run()
+
+

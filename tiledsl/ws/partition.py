@@ -1,0 +1,294 @@
+"""Partition: one clone of the program per role, joined by arefs.
+
+The load role keeps control flow, address arithmetic and the loads, which become puts; the consumer role keeps the
+rest, and its loads become gets. Dead code is removed afterwards, so each role keeps only its own loop-carried values.
+
+Ref: Tawa (arXiv 2510.14719), task-aware partitioning by backward slices from side effects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import int32
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import FloorDiv
+from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Sub
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.program import ProgramId
+from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ir.ops.role import NumTiles
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import TileStep
+from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.types import ScalarType
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.plan import Plan
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One aref: the loads of one dot loop. multicast: per payload, whether the cluster's CTAs share it."""
+
+    loop: DotLoop
+    aref: Value
+    multicast: tuple[bool, ...]
+
+
+class RoleBuilder:
+    """Clones ops of a tile graph into one role of the specialised graph."""
+
+    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value]) -> None:
+        self.b = builder
+        self.plan = plan
+        self.channels = channels
+        self.map = dict(mapping)
+        self.programs: tuple[Value, ...] | None = None
+
+    # ------------------------------------------------------------------ small helpers
+    def const(self, value: int) -> Value:
+        return self.b.value(Constant(value, int32))
+
+    def get(self, value: Value) -> Value:
+        """The clone of a value of the tile graph."""
+        return self.map[value]
+
+    def as_i32(self, value: Value) -> Value:
+        if value.type == ScalarType(int32):
+            return value
+        return self.b.value(Cast(value, int32))
+
+    def trip_count(self, lower: Value, upper: Value, step: int) -> Value:
+        """max(0, ceil((upper - lower) / step)) as i32; the bounds are values of this role."""
+        span = self.as_i32(self.b.value(Sub(upper, lower)))
+        if step > 1:
+            span = self.b.value(FloorDiv(self.b.value(Add(span, self.const(step - 1))), self.const(step)))
+        return self.b.value(Max(span, self.const(0)), "trips")
+
+    def like(self, value: Value, number: int) -> Value:
+        """A constant of a scalar value's dtype."""
+        assert isinstance(value.type, ScalarType)
+        return self.b.value(Constant(number, value.type.dtype))
+
+    def loop_bounds(self, loop: For, step: int) -> tuple[Value, Value]:
+        """The loop's bounds in this role: its own, or this CTA's share when the cluster splits the loop."""
+        lower, upper = self.get(loop.lower), self.get(loop.upper)
+        if self.plan.split_k == 1:
+            return lower, upper
+        b, s = self.b, self.plan.split_k
+        trips = self.trip_count(lower, upper, step)
+        rank = b.value(ClusterRank())
+        begin = b.value(FloorDiv(b.value(Mul(trips, rank)), self.const(s)))
+        end = b.value(FloorDiv(b.value(Mul(trips, b.value(Add(rank, self.const(1))))), self.const(s)))
+        scale = self.const(step)
+
+        def at(n: Value, name: str) -> Value:
+            offset = b.value(Mul(n, scale))
+            assert isinstance(lower.type, ScalarType)
+            if lower.type.dtype != int32:
+                offset = b.value(Cast(offset, lower.type.dtype))
+            return b.value(Add(lower, offset), name)
+
+        return at(begin, "k_begin"), at(end, "k_end")
+
+    # ------------------------------------------------------------------ tile loop
+    def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | None, Region]:
+        """The persistent loop over tiles of this role (or None and the role's own region when not persistent)."""
+        plan, b = self.plan, self.b
+        size = plan.cluster_size
+        if not plan.persistent:
+            return None, b.region
+        first = b.value(FirstTile(cluster_size=size), "first_tile")
+        step = b.value(TileStep(cluster_size=size), "tile_step")
+        axis = plan.cluster_axis if plan.split_k == 1 else -1
+        count = b.value(NumTiles(cluster_axis=axis, cluster_size=size if axis >= 0 else 1), "num_tiles")
+        if plan.ping_pong and self.is_consumer:
+            index = b.value(WarpgroupIndex(), "warpgroup")
+            first = b.value(Add(first, b.value(Mul(index, step))), "first_tile")
+            step = b.value(Mul(step, self.const(plan.num_consumers)), "tile_step")
+        body = Region()
+        tile = body.add_arg(ScalarType(int32), "tile")
+        for v in init:
+            body.add_arg(v.type, v.name)
+        loop = For(first, count, step, init, body=body)
+        b.add(loop)
+        with b.at(body):
+            to_program = TileToProgram(
+                tile, group=plan.raster_group, group_axis=plan.group_axis, cluster_axis=axis,
+                cluster_size=size if axis >= 0 else 1,
+            )  # fmt: skip
+            b.add(to_program)
+            self.programs = to_program.results
+            for axis_, v in enumerate(to_program.results):
+                v.name = f"pid_{axis_}"
+        return loop, body
+
+    is_consumer = False
+
+    # ------------------------------------------------------------------ cloning
+    def clone_into(self, ops: list[Op]) -> None:
+        """Clones ops at the insertion point."""
+        for op in ops:
+            with self.b.located(op.loc):
+                self.clone(op)
+
+    def clone(self, op: Op) -> None:
+        """Clones one op; roles override what they treat differently."""
+        if isinstance(op, ProgramId) and self.programs is not None:
+            self.map[op.result] = self.programs[op.axis]
+            return
+        if isinstance(op, For):
+            self.clone_for(op)
+            return
+        if isinstance(op, If):
+            self.clone_if(op)
+            return
+        if isinstance(op, Yield):
+            self.b.add(Yield(tuple(self.get(v) for v in op.values), loc=op.loc))
+            return
+        self.b.add(clone_op(op, self.map))
+
+    def clone_for(self, op: For) -> None:
+        body = Region()
+        for arg in op.body.args:
+            self.map[arg] = body.add_arg(arg.type, arg.name)
+        new = For(
+            self.get(op.lower), self.get(op.upper), self.get(op.step), tuple(self.get(v) for v in op.init),
+            body=body, names=tuple(r.name for r in op.results), loc=op.loc,
+        )  # fmt: skip
+        self.b.add(new)
+        self.map.update(zip(op.results, new.results, strict=True))
+        with self.b.at(body):
+            self.clone_into(op.body.ops)
+
+    def clone_if(self, op: If) -> None:
+        new = If(self.get(op.condition), result_types=op.result_types, loc=op.loc, names=tuple(r.name for r in op.results))
+        self.b.add(new)
+        self.map.update(zip(op.results, new.results, strict=True))
+        for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
+            with self.b.at(region):
+                self.clone_into(old.ops)
+
+
+class ProducerBuilder(RoleBuilder):
+    """The load role: puts instead of loads, nothing that depends on loaded data."""
+
+    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], tainted: set[Value]) -> None:
+        super().__init__(builder, plan, channels, mapping)
+        self.tainted = tainted
+        self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loop.loads}
+        self.bounds: dict[int, tuple[Value, Value]] = {}
+
+    def clone(self, op: Op) -> None:
+        channel = self.loads.get(op.id)
+        if channel is not None:
+            if channel.loop.loads[-1].op is op:
+                self.put(channel)
+            return
+        if op.effect is Effect.WRITE or (not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)):
+            return
+        super().clone(op)
+
+    def put(self, channel: Channel) -> None:
+        """One put with every load of the channel."""
+        b = self.b
+        op = aref.Put(channel.aref, multicast=channel.multicast, cluster_size=self.plan.cluster_size if any(channel.multicast) else 1)
+        b.add(op)
+        with b.at(op.body):
+            tiles: list[Value] = []
+            for item in channel.loop.loads:
+                old = item.op
+                offsets = tuple(self.get(o) for o in old.offsets)
+                load = Load(self.get(old.tensor), offsets, None, old.block_shape, old.squeeze, loc=old.loc)
+                tiles.append(b.value(load, item.name))
+            b.add(Yield(tuple(tiles)))
+
+    def clone_for(self, op: For) -> None:
+        keep = [i for i, v in enumerate(op.carried) if v not in self.tainted]
+        channel = self.channels.get(op.id)
+        body = Region()
+        for i, arg in enumerate(op.body.args):
+            if i == 0 or i - 1 in keep:
+                self.map[arg] = body.add_arg(arg.type, arg.name)
+        lower, upper = self.get(op.lower), self.get(op.upper)
+        if channel is not None and self.plan.split_k > 1:
+            lower, upper = self.loop_bounds(op, constant_step(op))
+        init = tuple(self.get(op.init[i]) for i in keep)
+        new = For(lower, upper, self.get(op.step), init, body=body, loc=op.loc)
+        self.b.add(new)
+        self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
+        with self.b.at(body):
+            self.clone_into([o for o in op.body.ops if not isinstance(o, Yield)])
+            end = op.body.terminator
+            assert isinstance(end, Yield)
+            self.b.add(Yield(tuple(self.get(end.values[i]) for i in keep)))
+
+    def clone_if(self, op: If) -> None:
+        keep = [i for i, v in enumerate(op.results) if v not in self.tainted]
+        new = If(self.get(op.condition), result_types=tuple(op.result_types[i] for i in keep), loc=op.loc)
+        self.b.add(new)
+        self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
+        for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
+            with self.b.at(region):
+                self.clone_into([o for o in old.ops if not isinstance(o, Yield)])
+                end = old.terminator
+                values = end.values if isinstance(end, Yield) else ()
+                self.b.add(Yield(tuple(self.get(values[i]) for i in keep)))
+
+
+def constant_step(loop: For) -> int:
+    """The loop's step, a positive constant by analysis."""
+    op = loop.step.defining_op
+    assert isinstance(op, Constant)
+    return int(op.value)
+
+
+def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int, Channel]:
+    """One aref per dot loop, by loop id."""
+    out: dict[int, Channel] = {}
+    for found in analysis.loops:
+        payload = tuple(o.smem for o in found.loads)
+        with builder.located(found.loop.loc):
+            name = "_".join(o.name for o in found.loads)
+            value = builder.value(aref.Create(payload, plan.num_stages), name)
+        shared = plan.cluster_size > 1 and plan.split_k == 1
+        multicast = tuple(shared and plan.cluster_axis not in o.axes for o in found.loads)
+        out[found.loop.id] = Channel(found, value, multicast)
+    return out
+
+
+def build_producer(graph: TileGraph, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value]) -> Role:
+    """The load role, appended at the builder's insertion point."""
+    role = Role(
+        name="producer", first_warpgroup=0, num_warpgroups=1, registers=plan.producer_registers, single_thread=True
+    )
+    builder.add(role)
+    sources = [o.op.result for c in channels.values() for o in c.loop.loads]
+    tainted = tainted_values(graph, sources)
+    with builder.at(role.body):
+        maker = ProducerBuilder(builder, plan, channels, mapping, tainted)
+        loop, body = maker.tile_loop()
+        with builder.at(body):
+            maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])
+            if loop is not None:
+                builder.add(Yield(()))
+    return role

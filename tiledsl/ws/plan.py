@@ -1,0 +1,113 @@
+"""The plan of a specialised kernel: every decision, frozen, printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import fields
+
+from tiledsl.ws.analysis import Declined
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user asked for at launch; None leaves the decision to the compiler."""
+
+    num_stages: int | None = None
+    mma_depth: int | None = None
+    num_consumers: int | None = None
+    ping_pong: bool | None = None
+    persistent: bool | None = None
+    cluster: int | None = None
+    split_k: int | None = None
+    warp_specialize: bool | None = None
+    raster_group: int | None = None
+    swap_operands: bool | None = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The overrides that are set."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions about one kernel.
+
+    num_stages: slots of the ring (D).  mma_depth: wgmma groups in flight (P).
+    num_consumers: consumer warpgroups; ping_pong: each has a tile of its own, else they share one by `split`
+    (0 rows, 1 columns of the accumulator).  swapped: the tensor core computes the transposed product.
+    persistent: one CTA (cluster) per SM walks over tiles in groups of `raster_group` along `group_axis`.
+    cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they share; with split_k > 1 they
+    share one tile and split its loop instead.
+    deferred: the result of a tile is stored under the first slots of the next tile's loop.
+    store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
+    producer_registers, consumer_registers: setmaxnreg values, 0 for none.
+    """
+
+    num_stages: int = 4
+    mma_depth: int = 1
+    num_consumers: int = 2
+    ping_pong: bool = False
+    split: int = 0
+    swapped: bool = False
+    persistent: bool = True
+    raster_group: int = 8
+    group_axis: int = 0
+    cluster_axis: int = -1
+    cluster_size: int = 1
+    split_k: int = 1
+    deferred: bool = False
+    store_buffers: int = 2
+    producer_registers: int = 40
+    consumer_registers: int = 232
+    ctas_per_sm: int = 1
+    l2_promotion_bytes: int = 256
+    pdl: bool = False
+
+    @property
+    def num_warpgroups(self) -> int:
+        return 1 + self.num_consumers
+
+    @property
+    def num_threads(self) -> int:
+        return 128 * self.num_warpgroups
+
+    @property
+    def split_dim(self) -> int:
+        """The dimension of the result tile that cooperating warpgroups share out."""
+        return self.split if not self.swapped else 1 - self.split
+
+    @property
+    def warpgroups_per_tile(self) -> int:
+        """Consumer warpgroups that share one accumulator tile."""
+        return 1 if self.ping_pong else self.num_consumers
+
+    def describe(self) -> str:
+        """One line, for reports and logs."""
+        kind = "ping-pong" if self.ping_pong else "cooperative"
+        parts = [f"{self.num_consumers} consumers {kind}", f"stages {self.num_stages}", f"mma_depth {self.mma_depth}"]
+        if self.cluster_size > 1:
+            how = "split-K" if self.split_k > 1 else f"multicast along axis {self.cluster_axis}"
+            parts.append(f"cluster {self.cluster_size} ({how})")
+        if self.persistent:
+            parts.append(f"persistent, raster group {self.raster_group}")
+        if self.deferred:
+            parts.append("deferred paced epilogue")
+        if self.swapped:
+            parts.append("operands swapped")
+        if self.consumer_registers:
+            parts.append(f"registers {self.producer_registers}/{self.consumer_registers}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the planner gives the compiler: the plan and constexprs, or the reasons for the single-role kernel."""
+
+    plan: Plan | None
+    constants: tuple[tuple[str, int], ...] = ()
+    declined: tuple[Declined, ...] = ()
+    cost_us: float = 0.0
+    bottleneck: str = ""
+    notes: tuple[str, ...] = field(default=())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import difflib
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field
 from enum import Enum
@@ -41,6 +45,10 @@ class Poisoned(Exception):  # noqa: N818
     """A value that an earlier error left undefined was read; the statement is given up in silence."""
 
 
+class TooManyErrors(Exception):
+    """Ends the run of the frontend."""
+
+
 class _Poison:
     def __repr__(self) -> str:
         return "<poisoned>"
@@ -58,6 +66,14 @@ class Undefined:
     hint: str | None = None
 
 
+@dataclass(frozen=True)
+class LoopFrame:
+    """A loop being lowered. branches: how many run-time `if`s of the function surround it."""
+
+    at_run_time: bool
+    branches: int
+
+
 @dataclass
 class Session:
     """One run of the frontend.
@@ -71,11 +87,11 @@ class Session:
     captures: dict[tuple[str, str], object] = field(default_factory=dict[tuple[str, str], object])
 
     def report(self, error: TileError) -> None:
-        """Keeps an error; raises when there are too many."""
+        """Keeps an error; raises TooManyErrors when there are enough."""
         if not any(e.message == error.message and e.loc == error.loc for e in self.errors):
             self.errors.append(error)
         if len(self.errors) >= MAX_ERRORS:
-            self.raise_errors()
+            raise TooManyErrors
 
     def raise_errors(self) -> None:
         """Raises the first error, with the others as its notes. Does nothing when there are none."""
@@ -94,7 +110,9 @@ class Frame:
 
     variables: local names; a compile-time value is a plain Python object, a run-time one a `Value`.
     caller, parent: where and by whom the function was called (None for the kernel).
-    region_depth: how many run-time regions of this function surround the current statement.
+    pending: for each block around the current statement, outermost first, the statements that follow in it.
+    loops: the loops around the current statement, outermost first.
+    branches: how many run-time `if`s surround the current statement.
     """
 
     def __init__(
@@ -113,7 +131,22 @@ class Frame:
         self.caller = caller
         self.parent = parent
         self.variables: dict[str, object] = {}
-        self.region_depth = 0
+        self.pending: list[Sequence[ast.stmt]] = []
+        self.loops: list[LoopFrame] = []
+        self.branches = 0
+        self._locs: dict[ast.AST, SourceLoc] = {}
+
+    def loc(self, node: ast.AST) -> SourceLoc:
+        """The place of a node, with the calls that led to it."""
+        found = self._locs.get(node)
+        if found is None:
+            found = self._locs[node] = self.source.loc(node, self.caller)
+        return found
+
+    def mark(self, node: ast.AST) -> Builder:
+        """Gives ops made from now on the place of a node; returns the builder."""
+        self.builder.loc = self.loc(node)
+        return self.builder
 
     def read(self, name: str) -> object:
         """The value of a name. Raises NameUnresolved, or Poisoned."""
@@ -126,6 +159,28 @@ class Frame:
             error = NameUnresolved(f"{name!r} is not defined here: {found.reason}", hint=found.hint)
             raise error.note("the last assignment is here", found.loc) if found.loc else error
         return found
+
+    def in_run_time_loop(self) -> bool:
+        """Whether a loop at run time surrounds the current statement."""
+        return any(loop.at_run_time for loop in self.loops)
+
+    @contextmanager
+    def loop(self, *, at_run_time: bool) -> Iterator[None]:
+        """The body of a loop."""
+        self.loops.append(LoopFrame(at_run_time, self.branches))
+        try:
+            yield
+        finally:
+            self.loops.pop()
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """A branch of a run-time `if`."""
+        self.branches += 1
+        try:
+            yield
+        finally:
+            self.branches -= 1
 
     def is_defined(self, name: str) -> bool:
         """Whether a local variable has a value (or had one before an error)."""

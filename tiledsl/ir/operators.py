@@ -134,3 +134,8 @@ def logical(b: Builder, symbol: str, x: Value, y: Value) -> Value:
     op: type[Op] = And if symbol == "and" else Or
     left, right = unify(b, (is_true(b, x, symbol), is_true(b, y, symbol)), None, symbol)
     return b.value(op(left, right))
+
+
+def as_bool(b: Builder, x: Value, symbol: str) -> Value:
+    """A scalar or tile as bools, an operand of `and`, `or`."""
+    return is_true(b, x, symbol)

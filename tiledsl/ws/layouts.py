@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tiledsl.errors import ResourceError
+from tiledsl.errors import SourceLoc
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import blocked
@@ -28,14 +30,39 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 
 
-def accumulator_layout(issue: mma.Issue, num_warpgroups: int) -> Layout:
-    """The layout of an issue's accumulator over the warpgroups of one role instance."""
-    acc = issue.acc.type
+def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
+    """The layout of a dot's accumulator over the warpgroups of one role instance."""
+    acc = op.acc.type
     assert isinstance(acc, TileType)
     M, N = acc.shape
-    if issue.swapped:
-        return mma_accumulator(N, M, num_warpgroups, split=issue.split).transpose((1, 0))
-    return mma_accumulator(M, N, num_warpgroups, split=issue.split)
+    if isinstance(op, mma.Dot):
+        swapped, split = dot_orientation(M, N, num_warpgroups, op.loc)
+    else:
+        swapped, split = op.swapped, op.split
+    if swapped:
+        return mma_accumulator(N, M, num_warpgroups, split=split).transpose((1, 0))
+    return mma_accumulator(M, N, num_warpgroups, split=split)
+
+
+def dot_orientation(M: int, N: int, num_warpgroups: int, loc: SourceLoc | None) -> tuple[bool, int]:
+    """(swapped, split) under which a product [M, N] can run on the tensor core.
+
+    One side is cut into 64-row instructions, the other is the instruction's N: any multiple of 8 up to 256.
+    """
+    for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
+        if rows % 64 or cols % 8:
+            continue
+        if rows % (64 * num_warpgroups) == 0 and cols <= 256:
+            return swapped, 0
+        if cols % (8 * num_warpgroups) == 0 and cols // num_warpgroups <= 256:
+            return swapped, 1
+    near = (-(-M // 64) * 64, -(-N // 8) * 8)
+    raise ResourceError(
+        f"dot(): a {M}x{N} result does not fit the tensor core's shapes over {num_warpgroups} warpgroups: one side "
+        "must be a multiple of 64 and the other a multiple of 8 up to 256",
+        loc,
+        f"the nearest legal shape is {near[0]}x{near[1]}",
+    )
 
 
 class _Groups:
@@ -87,7 +114,7 @@ def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
             before = _yield(op.before)[i + 1]
             yield from ((res, op.init[i]), (res, op.before.args[i]), (res, before))
             yield from ((res, op.body.args[i]), (res, _yield(op.body)[i]))
-    elif isinstance(op, mma.Issue | mma.ClusterReduce):
+    elif isinstance(op, mma.Issue | mma.ClusterReduce | mma.Dot):
         yield (op.results[0], op.acc)
     elif isinstance(op, mma.Wait):
         yield from zip(op.results, op.accs, strict=True)
@@ -165,7 +192,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
             if _is_tile(a) and _is_tile(b):
                 groups.tie(a, b)
     for op in ops:
-        if isinstance(op, mma.Issue):
+        if isinstance(op, mma.Issue | mma.Dot):
             groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
     _propagate(ops, groups)
     values = [v for op in ops for v in (*op.results, *(a for r in op.regions for a in r.args)) if _is_tile(v)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
 
 from tiledsl.dtypes import int32
+from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
 from tiledsl.ir import operators
@@ -59,7 +61,7 @@ class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
             raise VerifyError(f"num_programs: axis must be 0, 1 or 2, got {self.axis}")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        return np.asarray(machine.program[self.axis], dtype=np.int32)
+        return np.asarray(machine.grid[self.axis], dtype=np.int32)
 
 
 class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
@@ -78,9 +80,6 @@ class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED 
 
     def infer_types(self) -> tuple[Type, ...]:
         return (ScalarType(int32),) * 3
-
-    def execute(self, machine: Machine, *arrays: Any) -> Any:
-        return np.asarray(machine.grid[self.axis], dtype=np.int32)
 
 
 @builtin
@@ -114,3 +113,22 @@ def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
     if is_number(div):
         return operators.binary(b, "//", operators.binary(b, "+", x, div - 1), div)
     return operators.binary(b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div)
+
+
+# ---------------------------------------------------------------------- at compile time
+@builtin
+def static_assert(b: Builder, cond: object, msg: object = "") -> None:
+    """Fails the compilation with `msg` unless a compile-time condition holds."""
+    del b
+    if isinstance(cond, Value):
+        raise TypeMismatch(f"static_assert(): the condition must be known at compile time, got a run-time {cond.type}")
+    if not cond:
+        text = str(msg)
+        raise TileError(f"static_assert failed: {text}" if text else "static_assert failed")
+
+
+@builtin
+def static_print(b: Builder, *values: object, sep: str = " ", end: str = "\n") -> None:
+    """Prints while compiling; a run-time value shows as its type."""
+    del b
+    sys.stdout.write(sep.join(f"<{v.type}>" if isinstance(v, Value) else str(v) for v in values) + end)

@@ -94,9 +94,9 @@ def links(op: Op) -> list[tuple[Value, tuple[Value, ...]]]:
             _, *passed = _yields(op.before)
             rows = zip(op.results, op.init, op.before.args, passed, op.body.args, _yields(op.body), strict=True)
             return [
-                link
+                (v, (init, after, following))
                 for result, init, before, after, arg, following in rows
-                for link in ((result, (after,)), (arg, (after,)), (before, (init, following)))
+                for v in (result, before, arg)
             ]
         case _:
             return []

@@ -1,0 +1,49 @@
+// raster.cuh - which tiles a block computes, and in which order. All functions: thread.
+#pragma once
+#include "tiledsl/math.cuh"
+#include "tiledsl/types.cuh"
+
+namespace tdsl {
+
+// The index of a program in the user's grid.
+struct Program { i32 axis_0, axis_1, axis_2; };
+
+// Extent of grid axis AXIS in cluster tiles: SIZE programs side by side along CLUSTER_AXIS (-1: none) count as one.
+template <int AXIS, int CLUSTER_AXIS, int SIZE> TDSL_FN i32 cluster_tiles(i32 extent) {
+  return AXIS == CLUSTER_AXIS ? (extent + SIZE - 1) / SIZE : extent;
+}
+// Cluster tiles of the whole grid.
+template <int CLUSTER_AXIS, int SIZE> TDSL_FN i32 num_tiles(i32 grid_0, i32 grid_1, i32 grid_2) {
+  return cluster_tiles<0, CLUSTER_AXIS, SIZE>(grid_0) * cluster_tiles<1, CLUSTER_AXIS, SIZE>(grid_1) *
+         cluster_tiles<2, CLUSTER_AXIS, SIZE>(grid_2);
+}
+// Index of this block's cluster in the launched grid, and the number of clusters: first tile and step of a
+// persistent loop.
+template <int SIZE> TDSL_FN i32 first_tile() { return (i32)(blockIdx.x / SIZE); }
+template <int SIZE> TDSL_FN i32 tile_step() { return (i32)(gridDim.x / SIZE); }
+
+// The program of cluster tile `tile` for block `rank` of its cluster. GROUP tiles along GROUP_AXIS (0 or 1) are
+// visited before the other one of axes 0 and 1 advances; GROUP 0 is the grid's own order, axis 0 fastest. Axis 2
+// is slowest. Along CLUSTER_AXIS the result may lie beyond a grid whose extent SIZE does not divide.
+template <int GROUP, int GROUP_AXIS, int CLUSTER_AXIS, int SIZE>
+TDSL_FN Program program_of_tile(i32 tile, i32 grid_0, i32 grid_1, u32 rank) {
+  const i32 n0 = cluster_tiles<0, CLUSTER_AXIS, SIZE>(grid_0);
+  const i32 n1 = cluster_tiles<1, CLUSTER_AXIS, SIZE>(grid_1);
+  const i32 z = tile / (n0 * n1), t = tile - z * (n0 * n1);
+  i32 x, y;
+  if constexpr (GROUP == 0) {
+    y = t / n0;
+    x = t - y * n0;
+  } else {
+    const i32 along = GROUP_AXIS == 0 ? n0 : n1, across = GROUP_AXIS == 0 ? n1 : n0;
+    const i32 g = t / (GROUP * across), r = t - g * (GROUP * across);
+    const i32 width = min_num(along - g * GROUP, (i32)GROUP);
+    const i32 b = r / width, a = g * GROUP + r - b * width;
+    x = GROUP_AXIS == 0 ? a : b;
+    y = GROUP_AXIS == 0 ? b : a;
+  }
+  return {CLUSTER_AXIS == 0 ? x * SIZE + (i32)rank : x, CLUSTER_AXIS == 1 ? y * SIZE + (i32)rank : y,
+          CLUSTER_AXIS == 2 ? z * SIZE + (i32)rank : z};
+}
+
+}  // namespace tdsl

@@ -1,0 +1,1 @@
+"""Op to flat values, one module per op family; found by name."""

@@ -1,0 +1,234 @@
+"""Loops and branches, and the copies that yields need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts import role
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import yields_to
+from tiledsl.codegen.variables import yielded
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import control as ops
+from tiledsl.ir.ops.elementwise import Binary
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class ForContext:
+    """A counted loop. pragma: an unroll pragma or ""."""
+
+    pragma: str
+    type: str
+    iv: str
+    lower: str
+    condition: str
+    increment: str
+    body: str
+
+
+@dataclass(frozen=True)
+class IfContext:
+    """Both branches; `orelse` may be empty. condition: without parentheses."""
+
+    condition: str
+    then: str
+    orelse: str
+
+
+@dataclass(frozen=True)
+class WhileContext:
+    """before: computes the condition and what the body and the code after the loop see."""
+
+    before: str
+    body: str
+
+
+@dataclass(frozen=True)
+class CopiesContext:
+    """Statements that move yielded values into the variables that wait for them."""
+
+    copies: str
+    leave: str = ""
+    variant: str = ""
+
+
+# ---------------------------------------------------------------------- for
+@enters("control.for")
+def enter_for(op: ops.For, e: Emission) -> None:
+    """Carried variables take their initial values before the loop."""
+    start_carried(op.carried, op.init, e)
+    e.bind(op.iv, e.names.fresh(op.iv.name or "i"))
+
+
+@emits("control.for")
+def for_(op: ops.For, e: Emission, body: str) -> ForContext:
+    """`for (int k_1 = 0; k_1 < n_1; k_1 += 64) {`."""
+    iv = e.text(op.iv)
+    return ForContext(
+        _pragma(op.unroll), e.value_type(op.iv), iv, e.text(op.lower), _condition(op, e), _increment(op, e), body
+    )
+
+
+def _pragma(unroll: int) -> str:
+    if unroll == 1:
+        return ""
+    return "#pragma unroll" if unroll == 0 else f"#pragma unroll {unroll}"
+
+
+def _condition(op: ops.For, e: Emission) -> str:
+    iv, upper = e.text(op.iv), e.atom(op.upper)
+    sign = known_sign(op.step)
+    if sign:
+        return f"{iv} {'<' if sign > 0 else '>'} {upper}"
+    return f"{e.atom(op.step)} > 0 ? {iv} < {upper} : {iv} > {upper}"
+
+
+def _increment(op: ops.For, e: Emission) -> str:
+    iv, step = e.text(op.iv), op.step.defining_op
+    if isinstance(step, Constant) and step.value == 1:
+        return f"++{iv}"
+    return f"{iv} += {e.text(op.step)}"
+
+
+def known_sign(value: Value) -> int:
+    """1 or -1 for a value known to be positive or negative, else 0."""
+    match value.defining_op:
+        case Constant(value=number):
+            return (number > 0) - (number < 0)
+        case Cast(a=a):
+            return known_sign(a)
+        case Binary(opcode="elementwise.mul", a=a, b=b):
+            return known_sign(a) * known_sign(b)
+        case op:
+            return 1 if role.is_positive(op) else 0
+
+
+@yields_to("control.for")
+def yield_for(op: ops.Yield, e: Emission) -> CopiesContext | None:
+    """The next carried values."""
+    loop = op.parent.parent if op.parent else None
+    assert isinstance(loop, ops.For)
+    return copies(e, loop.carried, op.values)
+
+
+# ---------------------------------------------------------------------- if
+@enters("control.if")
+def enter_if(op: ops.If, e: Emission) -> None:
+    """Results are declared before the branch."""
+    for result in op.results:
+        if e.users(result):
+            e.declare(result)
+
+
+@emits("control.if")
+def if_(op: ops.If, e: Emission, then: str, orelse: str) -> IfContext | None:
+    """`if (c) { ... } else { ... }`; a branch without statements is left out."""
+    condition = e.text(op.condition)
+    if not then and not orelse:
+        return None
+    if not then:
+        return IfContext(f"!{e.atom(op.condition)}", orelse, "")
+    return IfContext(condition, then, orelse)
+
+
+@yields_to("control.if")
+def yield_if(op: ops.Yield, e: Emission) -> CopiesContext | None:
+    """The results of the branch."""
+    branch = op.parent.parent if op.parent else None
+    assert isinstance(branch, ops.If)
+    used = [(r, v) for r, v in zip(branch.results, op.values, strict=True) if e.users(r)]
+    return copies(e, [r for r, _ in used], [v for _, v in used])
+
+
+# ---------------------------------------------------------------------- while
+@enters("control.while")
+def enter_while(op: ops.While, e: Emission) -> None:
+    """Carried variables take their initial values; what `before` yields is declared."""
+    start_carried(op.before.args, op.init, e)
+    for arg in op.body.args:
+        e.declare(arg)
+
+
+@emits("control.while")
+def while_(op: ops.While, e: Emission, before: str, body: str) -> WhileContext:
+    """`while (true) { before; if (!c) break; body }`."""
+    del op, e
+    return WhileContext(before, body)
+
+
+@yields_to("control.while")
+def yield_while(op: ops.Yield, e: Emission) -> CopiesContext | None:
+    """From `before`: the values seen by the body and after the loop, then the exit; from the body: the next ones."""
+    loop = op.parent.parent if op.parent else None
+    assert isinstance(loop, ops.While)
+    if op.parent is loop.body:
+        return copies(e, loop.before.args, op.values)
+    condition, values = yielded(loop.before)[0], op.values[1:]
+    moved = copies(e, loop.body.args, values)
+    return CopiesContext(moved.copies if moved else "", f"!{e.atom(condition)}", "exit")
+
+
+# ---------------------------------------------------------------------- copies
+def start_carried(args: Sequence[Value], init: Sequence[Value], e: Emission) -> None:
+    """Declares carried variables with their initial values; those that share the initial value's are there already."""
+    late: list[tuple[Value, Value]] = []
+    for arg, value in zip(args, init, strict=True):
+        if e.variables.root(arg) is e.variables.root(value) and e.is_declared(arg):
+            continue
+        if e.is_declared(arg):
+            late.append((arg, value))
+        elif isinstance(arg.type, TileType):
+            e.before(_copy(e, arg, value))
+        else:
+            source = e.text(value)
+            e.before(f"{e.assignment(arg)} = {source};")
+    moved = copies(e, [a for a, _ in late], [v for _, v in late])
+    if moved:
+        e.before(moved.copies)
+
+
+def copies(e: Emission, targets: Sequence[Value], sources: Sequence[Value]) -> CopiesContext | None:
+    """Moves all sources into their targets at once: ordered so that nothing is overwritten before it is read."""
+    root = e.variables.root
+    todo = [(t, s) for t, s in zip(targets, sources, strict=True) if root(t) is not root(s)]
+    lines: list[str] = []
+    while todo:
+        read = [root(s) for _, s in todo]
+        free = next((i for i, (t, _) in enumerate(todo) if root(t) not in read), None)
+        if free is not None:
+            target, source = todo.pop(free)
+            lines.append(_copy(e, target, source))
+            continue
+        target, source = todo[0]
+        lines += _save(e, source)
+        todo = [(t, s) for t, s in todo if s is not source] + [(t, s) for t, s in todo if s is source]
+        rest = [(t, s) for t, s in todo if s is source]
+        todo = [(t, s) for t, s in todo if s is not source]
+        ordered = copies(e, [t for t, _ in todo], [s for _, s in todo])
+        lines += [ordered.copies] if ordered else []
+        lines += [_copy(e, t, s, saved=True) for t, s in rest]
+        break
+    return CopiesContext("\n".join(lines)) if lines else None
+
+
+def _copy(e: Emission, target: Value, source: Value, *, saved: bool = False) -> str:
+    text = f"{e.text(source)}_old" if saved else e.text(source)
+    name = e.declare(target)
+    if not isinstance(target.type, TileType):
+        return f"{name} = {text};"
+    pin = f"\nkeep({name});" if e.is_accumulator(target) else ""
+    return f"copy({name}, {text});{pin}"
+
+
+def _save(e: Emission, source: Value) -> list[str]:
+    """A temporary that breaks a cycle of copies."""
+    name = e.text(source)
+    if isinstance(source.type, TileType):
+        return [f"{e.tile_declaration(source.type, f'{name}_old')};", f"copy({name}_old, {name});"]
+    return [f"const {e.value_type(source)} {name}_old = {name};"]

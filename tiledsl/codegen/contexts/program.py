@@ -1,0 +1,55 @@
+"""The program's place in the grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts.role import grid_arguments
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.registry import emits
+from tiledsl.ir.ops import program as ops
+
+_AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class OfTileContext:
+    """The struct that holds the three indices."""
+
+    name: str
+    tile: str
+    group: int
+    group_axis: int
+    cluster_axis: int
+    cluster_size: int
+    grid: str
+    rank: str
+
+
+@emits("program.id")
+def program_id(op: ops.ProgramId, e: Emission) -> None:
+    """blockIdx; CTAs that share a program by split-K sit on axis 0."""
+    block = f"blockIdx.{_AXES[op.axis]}"
+    split = getattr(e.graph.facts.get("grid"), "split_k", 1)
+    if op.axis == 0 and split > 1:
+        e.bind(op.result, f"(int)({block} / {split})")
+    else:
+        e.bind(op.result, f"(int){block}")
+
+
+@emits("program.count")
+def count(op: ops.NumPrograms, e: Emission) -> None:
+    """A parameter."""
+    e.bind(op.result, e.params.grid(op.axis))
+
+
+@emits("program.of_tile")
+def of_tile(op: ops.TileToProgram, e: Emission) -> OfTileContext:
+    """`const Program program_1 = program_of_tile<8, 0, 0, 2>(tile_1, grid_0, grid_1, cluster_rank());`."""
+    name = e.names.fresh("program")
+    for axis, result in enumerate(op.results):
+        e.bind(result, f"{name}.axis_{axis}")
+    rank = "cluster_rank()" if op.cluster_size > 1 else "0"
+    return OfTileContext(
+        name, e.text(op.tile), op.group, op.group_axis, op.cluster_axis, op.cluster_size, grid_arguments(e, 2), rank
+    )

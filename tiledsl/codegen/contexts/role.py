@@ -1,0 +1,143 @@
+"""Roles as visible blocks, and where a thread or CTA stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.cpp import indent
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Place
+from tiledsl.codegen.places import place_declarations
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.ir.op import Op
+from tiledsl.ir.ops import role as ops
+
+
+@dataclass(frozen=True)
+class RoleContext:
+    """One branch of the chain of roles. head: `if (...)`, `else if (...)` or `else`; registers: a statement or ""."""
+
+    head: str
+    name: str
+    registers: str
+    body: str
+
+
+@dataclass(frozen=True)
+class SetupContext:
+    """What one thread does first."""
+
+    body: str
+
+
+@enters("role.role")
+def enter_role(op: ops.Role, e: Emission) -> None:
+    """The body runs on the role's warpgroups."""
+    e.use("warpgroup")
+    e.places.append(Place(op.first_warpgroup, op.num_warpgroups, op.num_warps))
+
+
+@emits("role.role")
+def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
+    """`if (warpgroup == 0) {`, the register budget, the names of the place, the body."""
+    place = e.places.pop()
+    if op.single_thread:
+        body = f"  if (warp_id() == {4 * op.first_warpgroup} && elect_one()) {{\n{indent(body)}\n  }}"
+    declared = "".join(f"  {line}\n" for line in place_declarations(place, is_role=True))
+    call = "reg_inc" if op.grow else "reg_dec"
+    registers = f"{call}<{op.registers}>();" if op.registers else ""
+    return RoleContext(_head(op, e), op.name, registers, declared + body)
+
+
+def _head(op: ops.Role, e: Emission) -> str:
+    """The condition; the last role of a chain that covers the CTA is the plain `else`."""
+    chain = _chain(op)
+    is_first = chain[0] is op
+    first, count = op.first_warpgroup, op.num_warpgroups
+    total = e.places[0].num_warpgroups
+    covered = sum(r.num_warpgroups for r in chain)
+    if not is_first and chain[-1] is op and covered == total:
+        return "else"
+    if count == 1:
+        condition = f"warpgroup == {first}"
+    elif first == 0:
+        condition = f"warpgroup < {count}"
+    elif first + count >= total:
+        condition = f"warpgroup >= {first}"
+    else:
+        condition = f"warpgroup >= {first} && warpgroup < {first + count}"
+    return f"if ({condition})" if is_first else f"else if ({condition})"
+
+
+def _chain(op: ops.Role) -> list[ops.Role]:
+    """The roles that stand next to `op`, itself included."""
+    assert op.parent is not None
+    chain: list[ops.Role] = []
+    for other in op.parent.ops:
+        if isinstance(other, ops.Role):
+            chain.append(other)
+        elif op in chain:
+            break
+        else:
+            chain = []
+    return chain
+
+
+@emits("role.setup")
+def setup(op: ops.Setup, e: Emission, body: str) -> SetupContext:
+    """`if (threadIdx.x == 0) {`."""
+    del op, e
+    return SetupContext(body)
+
+
+@emits("role.index")
+def index(op: ops.WarpgroupIndex, e: Emission) -> None:
+    """The value is an expression of `warpgroup`."""
+    e.bind(op.result, f"(int){e.group_index}")
+
+
+@emits("role.cluster_rank")
+def cluster_rank(op: ops.ClusterRank, e: Emission) -> None:
+    """The value is a call."""
+    e.bind(op.result, "(int)cluster_rank()")
+
+
+@emits("role.first_tile")
+def first_tile(op: ops.FirstTile, e: Emission) -> None:
+    """The value is a call."""
+    e.bind(op.result, f"first_tile<{op.cluster_size}>()")
+
+
+@emits("role.tile_step")
+def tile_step(op: ops.TileStep, e: Emission) -> None:
+    """The value is a call."""
+    e.bind(op.result, f"tile_step<{op.cluster_size}>()")
+
+
+@dataclass(frozen=True)
+class NumTilesContext:
+    """The whole statement: its name is worth a variable."""
+
+    target: str
+    cluster_axis: int
+    cluster_size: int
+    grid: str
+
+
+@emits("role.num_tiles")
+def num_tiles(op: ops.NumTiles, e: Emission) -> NumTilesContext:
+    """`const int tiles_1 = num_tiles<0, 2>(grid_0, grid_1, grid_2);`."""
+    return NumTilesContext(
+        e.assignment(op.result, "num_tiles"), op.cluster_axis, op.cluster_size, grid_arguments(e, 3)
+    )
+
+
+def grid_arguments(e: Emission, count: int) -> str:
+    """`grid_0, grid_1, grid_2`."""
+    return ", ".join(e.params.grid(axis) for axis in range(count))
+
+
+def is_positive(op: Op | None) -> bool:
+    """Whether an op's result is known to be positive."""
+    return isinstance(op, ops.TileStep)

@@ -1,0 +1,100 @@
+"""Bulk tensor copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts.barrier import mbarrier_address
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.registry import emits
+from tiledsl.dtypes import int32
+from tiledsl.errors import CodegenError
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import tma as ops
+from tiledsl.ir.types import ScalarType
+
+_HINTS = ("evict_first", "evict_last", "evict_normal")
+
+
+@dataclass(frozen=True)
+class MapContext:
+    """A tensor map."""
+
+    map: str
+
+
+@dataclass(frozen=True)
+class LoadContext:
+    """function: the form of the load; extra: mask and policy, each followed by a comma."""
+
+    function: str
+    smem: str
+    map: str
+    barrier: str
+    extra: str
+    coords: str
+
+
+@dataclass(frozen=True)
+class StoreWaitContext:
+    """How many stores may still read."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class StoreContext:
+    """One box from shared memory."""
+
+    map: str
+    smem: str
+    coords: str
+
+
+@emits("tma.map")
+def tensor_map(op: ops.TensorMap, e: Emission) -> None:
+    """The value is a kernel parameter."""
+    e.bind(op.result, e.params.tensor_map(op))
+
+
+@emits("tma.prefetch")
+def prefetch(op: ops.Prefetch, e: Emission) -> MapContext:
+    """`tma_prefetch_map(&a_map);`."""
+    return MapContext(e.text(op.map))
+
+
+@emits("tma.load")
+def load(op: ops.Load, e: Emission) -> LoadContext:
+    """`tma_load(a_1, &a_map, full_1 + 8 * c_1.slot, k_1, m_1);` or its multicast and hinted forms."""
+    if op.cache_hint and op.cache_hint not in _HINTS:
+        raise CodegenError(f"unknown cache hint {op.cache_hint!r}, expected one of {', '.join(_HINTS)}")
+    function, extra = "tma_load", ""
+    if op.mask is not None:
+        function, extra = f"{function}_multicast", f"(u16){e.atom(op.mask)}, "
+    if op.cache_hint:
+        function, extra = f"{function}_hint", f"{extra}policy_{op.cache_hint}(), "
+    smem = e.text(op.smem)
+    smem += f" + {op.offset_bytes}" if op.offset_bytes else ""
+    if op.part is not None and op.part_bytes:
+        smem += f" + {e.atom(op.part)} * {op.part_bytes}"
+    barrier = mbarrier_address(e, op.barriers, op.cursor)
+    return LoadContext(function, smem, e.text(op.map), barrier, extra, coordinates(e, op.coords))
+
+
+def coordinates(e: Emission, coords: tuple[Value, ...]) -> str:
+    """Coordinates as i32 arguments."""
+    return ", ".join(e.text(c) if c.type == ScalarType(int32) else f"(int){e.atom(c)}" for c in coords)
+
+
+@emits("tma.store_wait")
+def store_wait(op: ops.StoreWait, e: Emission) -> StoreWaitContext:
+    """The warpgroup's leader waits."""
+    e.use("leader")
+    return StoreWaitContext(op.pending)
+
+
+@emits("tma.store")
+def store(op: ops.Store, e: Emission) -> StoreContext:
+    """The warpgroup's leader stores and commits."""
+    e.use("leader")
+    return StoreContext(e.text(op.map), e.text(op.smem), coordinates(e, op.coords))

@@ -1,0 +1,68 @@
+"""Recognises wgmma accumulator layouts and says how a tile is divided among warpgroups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.types import TileType
+
+__all__ = ["Fragment", "fragment_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A tile that lies as accumulators of m64nN instructions.
+
+    row_dim: the dimension that the instruction's 64 rows run along.
+    rows, cols: extent of one warpgroup's part, along the instruction's rows and columns.
+    row_groups, col_groups: how many warpgroups share the rows and the columns.
+    """
+
+    row_dim: int
+    rows: int
+    cols: int
+    row_groups: int
+    col_groups: int
+
+    @property
+    def groups(self) -> int:
+        return self.row_groups * self.col_groups
+
+    @property
+    def row_blocks(self) -> int:
+        """64-row instructions that a warpgroup issues side by side."""
+        return self.rows // 64
+
+    @property
+    def regs_per_block(self) -> int:
+        return self.cols // 2
+
+
+def fragment_of(type_: TileType) -> Fragment | None:
+    """How a tile lies as accumulators, or None when it does not."""
+    if type_.rank != 2 or type_.layout is None:
+        return None
+    return _match(type_.shape, type_.layout)
+
+
+@cache
+def _match(shape: tuple[int, ...], layout: Layout) -> Fragment | None:
+    groups, rest = divmod(layout.num_warps, 4)
+    if rest or not groups:
+        return None
+    for row_dim in (0, 1):
+        M, N = shape[row_dim], shape[1 - row_dim]
+        for split in (0, 1) if groups > 1 else (0,):
+            try:
+                candidate = mma_accumulator(M, N, groups, split=split)
+            except ValueError:
+                continue
+            if row_dim == 1:
+                candidate = candidate.transpose((1, 0))
+            if candidate.same_places(layout):
+                row_groups, col_groups = (groups, 1) if split == 0 else (1, groups)
+                return Fragment(row_dim, M // row_groups, N // col_groups, row_groups, col_groups)
+    return None

@@ -1,0 +1,119 @@
+"""Layouts as C++ index expressions: thread parts, register parts, and register-to-register maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.codegen.cpp import literal
+from tiledsl.dtypes import int32
+from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
+
+__all__ = ["IndexMap", "index_map", "register_part", "replica_conditions", "term_sum", "thread_part", "vector_width"]
+
+LANES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """Register of a source tile for register `i`: an expression, and a table when no formula fits."""
+
+    text: str
+    table: tuple[int, ...] = ()
+
+
+def term_sum(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
+    """Sum of `variable / stride % size * weight`; `count`: the variable runs below it. Empty when zero."""
+    parts: list[str] = []
+    for stride, size, weight in terms:
+        if size <= 1 or stride >= count or weight == 0:
+            continue
+        text = variable if stride == 1 else f"{variable} / {stride}"
+        if stride * size < count:
+            text += f" % {size}"
+        parts.append(text if weight == 1 else f"{text} * {weight}")
+    return " + ".join(parts)
+
+
+def thread_part(layout: Layout, dim: int, num_warps: int, *, own_group: bool = False) -> str:
+    """The part of a coordinate that lane and warp contribute; empty when zero.
+
+    own_group: leave out which warpgroup it is.
+    """
+    lanes = term_sum("lane", layout.unit_terms(dim, Unit.LANE), LANES)
+    terms = layout.unit_terms(dim, Unit.WARP)
+    if own_group:
+        terms = tuple(t for t in terms if t[0] < 4)
+    warps = term_sum("warp", terms, max(num_warps, layout.num_warps))
+    return " + ".join(part for part in (lanes, warps) if part)
+
+
+def register_part(layout: Layout, dim: int, variable: str = "i") -> str:
+    """The part of a coordinate that register index `variable` contributes; empty when zero."""
+    return term_sum(variable, layout.unit_terms(dim, Unit.REG), layout.num_regs)
+
+
+def index_map(target: Layout, source: Layout, follows: Sequence[int | None], variable: str = "i") -> IndexMap:
+    """Where register `variable` of the target layout finds its element in the source's registers.
+
+    Raises:
+        CodegenError: the element lies in another thread.
+    """
+    try:
+        table = target.reg_index_map(source, follows)
+    except ValueError as fault:
+        raise CodegenError(f"a tile has to change its layout before this use: {fault}") from None
+    digits = sorted(
+        {(d.stride, d.size) for dim in target.dims for d in dim if d.unit is Unit.REG and d.size > 1}
+    )
+    terms: list[tuple[int, int, int]] = []
+    for stride, size in digits:
+        weight = table[stride] - table[0] if stride < len(table) else 0
+        last = terms[-1] if terms else None
+        if last and last[0] * last[1] == stride and last[2] * last[1] == weight:
+            terms[-1] = (last[0], last[1] * size, last[2])
+        elif weight:
+            terms.append((stride, size, weight))
+    fitted = [table[0] + sum(i // s % n * w for s, n, w in terms) for i in range(len(table))]
+    if fitted != list(table) or any(w < 0 for _, _, w in terms):
+        return IndexMap("", table)
+    text = term_sum(variable, terms, target.num_regs)
+    first = "" if table[0] == 0 else literal(table[0], int32)
+    return IndexMap(" + ".join(part for part in (first, text) if part) or "0")
+
+
+def replica_conditions(layout: Layout, num_warps: int) -> tuple[str, ...]:
+    """Conditions under which a thread is the first of those that hold the same elements."""
+    out: list[str] = []
+    counts = ((Unit.LANE, "lane", LANES), (Unit.WARP, "warp", max(num_warps, layout.num_warps)))
+    for unit, variable, count in counts:
+        digits = sorted(
+            {(d.stride, d.size) for dim in layout.dims for d in dim if d.unit is unit and d.size > 1}
+        )
+        covered = 1
+        for stride, size in digits:
+            if stride > covered:
+                head = variable if covered == 1 else f"{variable} / {covered}"
+                out.append(f"{head} % {stride // covered} == 0")
+            covered = max(covered, stride * size)
+        if covered == 1:
+            out += [f"{variable} == 0"] if count > 1 else []
+        elif covered < count:
+            out.append(f"{variable} < {covered}")
+    return tuple(out)
+
+
+def vector_width(layout: Layout, dim: int, extent: int, element_bytes: int, *, limit_bytes: int = 16) -> int:
+    """Elements that a thread holds side by side along `dim` in consecutive registers and may move at once.
+
+    1 when that is nothing, or fewer than 4 bytes. The vectors begin at multiples of the width along the dimension.
+    """
+    digits = [d for d in layout.dims[dim] if d.size > 1]
+    if not digits or digits[0].unit is not Unit.REG or digits[0].stride != 1:
+        return 1
+    width = limit_bytes // element_bytes
+    while width > 1 and (digits[0].size % width or extent % width):
+        width //= 2
+    return width if width * element_bytes >= 4 and width > 1 else 1

@@ -1,0 +1,226 @@
+"""The pipeline on one page: Python function -> tile graph -> plan -> role graph -> machine graph -> CUDA text -> cubin.
+
+    lower_function      AST to TILE graph, constexprs bound
+    canonicalize ...    before analysis, so that offsets and bounds are in their simplest form
+    analyze, Planner    what can be specialised; plans priced for this launch
+    partition           one clone of the program per role, joined by arefs (WARP_SPECIALIZED)
+    dce                 after partition: each role keeps only what its own effects need
+    assign_layouts      before fusion: a fused loop runs over the registers of one layout
+    fuse_elementwise    before lowering: stores must see the final tiles
+    lower_aref          arefs to mbarriers, staged stores to bulk copies (MACHINE)
+    emit_kernel         one statement per op
+    NVRTC               a plan that spills or is serialised gives way to the next one
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from tiledsl.codegen.kernel import emit_kernel
+from tiledsl.codegen.module import GridSpec
+from tiledsl.codegen.module import KernelModule
+from tiledsl.errors import ScheduleError
+from tiledsl.errors import TileError
+from tiledsl.frontend.lower_ast import lower_function
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.passes.manager import run_passes
+from tiledsl.ir.printer import print_graph
+from tiledsl.ir.specs import Spec
+from tiledsl.runtime.cache import KERNELS
+from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.target import HOPPER
+from tiledsl.target import Target
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import Declined
+from tiledsl.ws.analysis import analyze
+from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.consumer import build_consumer
+from tiledsl.ws.cost import Cost
+from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.layouts import assign_layouts
+from tiledsl.ws.lower_aref import lower_aref
+from tiledsl.ws.partition import build_producer
+from tiledsl.ws.partition import make_channels
+from tiledsl.ws.plan import Overrides
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.planner import stored_geometry
+from tiledsl.ws.select import Choice
+from tiledsl.ws.select import Launch
+from tiledsl.ws.select import choose
+from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_role import build_single
+from tiledsl.ws.single_role import lower_single
+from tiledsl.ws.single_role import plan_single
+
+TILE_PASSES = ("canonicalize", "cse", "licm", "canonicalize", "dce")
+MAX_ATTEMPTS = 3
+"""Specialised plans tried before the single-role kernel when NVRTC reports spills or serialisation."""
+
+
+@dataclass
+class Kernel:
+    """A compiled kernel with everything a report needs.
+
+    constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
+    notes: what was decided on the way, in order.  declined: what was not specialised and why.
+    """
+
+    module: KernelModule
+    constants: dict[str, Any]
+    plan: Plan | SinglePlan
+    smem: SmemPlan
+    cost: Cost | None = None
+    analysis: Analysis | None = None
+    declined: list[Declined] = field(default_factory=list[Declined])
+    notes: list[str] = field(default_factory=list[str])
+    python_seconds: float = 0.0
+    compiled: CompiledKernel | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One specialisation: a function, what is known of its arguments, and the launch it is meant for."""
+
+    fn: Callable[..., object]
+    specs: Mapping[str, Spec]
+    constants: Mapping[str, object]
+    launch: Launch
+    overrides: Overrides = Overrides()
+    num_warps: int | None = None
+    target: Target = HOPPER
+    dump: Path | None = None
+
+
+def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
+    """The optimised TILE graph for a set of constexpr values."""
+    graph = lower_function(request.fn, request.specs, constants)
+    run_passes(graph, TILE_PASSES, request.target, dump=request.dump)
+    return graph
+
+
+def modules(request: Request) -> Iterator[Kernel]:
+    """Kernels for a request, best first; the last one is the single-role kernel."""
+    start = time.perf_counter()
+    choices, declined, graph = choose(request, tile_graph)
+    asked = request.overrides.warp_specialize
+    if asked and not choices:
+        reason = "; ".join(map(str, declined)) or "no plan fits"
+        raise ScheduleError(f"warp_specialize=True: {reason}", declined[0].loc if declined else None)
+    failures: list[str] = []
+    for choice in choices[:MAX_ATTEMPTS]:
+        try:
+            made = specialize(request, choice)
+        except ScheduleError as error:
+            failures.append(f"plan given up: {error.message}")
+            continue
+        made.python_seconds = time.perf_counter() - start
+        made.declined = declined
+        made.notes = failures + made.notes
+        yield made
+        start = time.perf_counter()
+    made = single(request, graph, declined)
+    made.python_seconds = time.perf_counter() - start
+    made.notes = failures + made.notes
+    yield made
+
+
+def specialize(request: Request, choice: Choice) -> Kernel:
+    """The warp-specialised kernel of one plan."""
+    graph, plan, target = choice.graph, choice.plan, request.target
+    analysis = analyze(graph)
+    stores, notes = stored_geometry(analysis, plan)
+    out = TileGraph(graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants))
+    mapping: dict[Value, Value] = {a: out.body.add_arg(a.type, a.name) for a in graph.args}
+    builder = Builder(out)
+    channels = make_channels(builder, analysis, plan)
+    build_producer(graph, builder, plan, channels, mapping)
+    consumer = build_consumer(graph, builder, plan, channels, mapping, stores)
+    run_passes(out, ("dce", "cse", "dce"), target, check=0)
+    (producer, consumer) = out.find(Role)
+    dump(request, out, "20_partition")
+    notes += assign_layouts(out, consumer.body, consumer.num_warps)
+    fuse_elementwise(out, consumer.body)
+    dump(request, out, "21_fused")
+    geometry = next(iter(stores.values()), None)
+    smem = lower_aref(out, plan, geometry, target)
+    dump(request, out, "22_machine")
+    grid = GridSpec("plain", -1, plan.cluster_size, plan.split_k) if not plan.persistent else GridSpec(
+        "persistent", plan.cluster_axis if plan.cluster_size > 1 else -1, plan.cluster_size, 1, plan.ctas_per_sm
+    )
+    out.facts = {
+        "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": plan.cluster_size,
+        "grid": grid, "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1,
+    }  # fmt: skip
+    module = emit_kernel(out, target)
+    return Kernel(module, dict(graph.constants), plan, smem, choice.cost, analysis, [], notes)
+
+
+def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kernel:
+    """The single-role kernel."""
+    plan = plan_single(graph, request.num_warps)
+    out = build_single(graph, plan)
+    (role,) = out.find(Role)
+    notes = assign_layouts(out, role.body, plan.num_warps)
+    fuse_elementwise(out, role.body)
+    dump(request, out, "31_fused")
+    smem = lower_single(out, plan, request.target)
+    dump(request, out, "32_machine")
+    out.facts = {
+        "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": 1, "grid": GridSpec(),
+        "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1,
+    }  # fmt: skip
+    module = emit_kernel(out, request.target)
+    return Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
+
+
+def compile_kernel(request: Request) -> Kernel:
+    """The first kernel of a request that NVRTC compiles without spills or serialisation.
+
+    A specialised plan that fails leaves a line in the report; the single-role kernel is taken as it is.
+    Raises: TileError from any step.
+    """
+    failures: list[str] = []
+    for made in modules(request):
+        try:
+            made.compiled = KERNELS.get(made.module, request.target)
+        except TileError as error:
+            if isinstance(made.plan, SinglePlan):
+                raise
+            failures.append(f"plan given up ({made.plan.describe()}): {error.message}")
+            continue
+        problem = faults(made.compiled)
+        if problem and isinstance(made.plan, Plan):
+            failures.append(f"plan given up ({made.plan.describe()}): {problem}")
+            continue
+        made.notes = failures + made.notes
+        return made
+    raise ScheduleError("no kernel could be compiled: " + "; ".join(failures))
+
+
+def faults(compiled: CompiledKernel) -> str:
+    """Why a compiled kernel may not run as a specialised one; empty when it may."""
+    if compiled.serialized:
+        return f"NVRTC serialised the wgmmas: {compiled.serialized[0]}"
+    if compiled.spill_bytes:
+        return f"{compiled.spill_bytes} bytes of registers spill"
+    return ""
+
+
+def dump(request: Request, graph: TileGraph, name: str) -> None:
+    """Writes a graph to the request's dump folder."""
+    if request.dump is not None:
+        request.dump.mkdir(parents=True, exist_ok=True)
+        (request.dump / f"{name}.tir").write_text(print_graph(graph))
+
+

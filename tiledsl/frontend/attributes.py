@@ -1,0 +1,229 @@
+"""Attributes and subscripts: what `a.shape[0]`, `x.dtype`, `x.T`, `x[:, None]` and `tl.name` mean."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+from typing import cast
+
+from tiledsl.dtypes import DType
+from tiledsl.errors import NameUnresolved
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.dispatch import evaluate
+from tiledsl.frontend.dispatch import expression
+from tiledsl.frontend.dispatch import fold
+from tiledsl.frontend.scope import Frame
+from tiledsl.frontend.scope import did_you_mean
+from tiledsl.frontend.scope import may_capture
+from tiledsl.frontend.unsupported import missing_name
+from tiledsl.ir.broadcasting import shape_of
+from tiledsl.ir.builtin import Builtin
+from tiledsl.ir.builtin import method_names
+from tiledsl.ir.builtin import method_of
+from tiledsl.ir.markers import unwrap
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import axis_argument
+from tiledsl.ir.operands import compile_time_int
+from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import is_number
+from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.memory import Stride
+from tiledsl.ir.ops.tile import expand_dims
+from tiledsl.ir.ops.tile import trans
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True, eq=False)
+class BoundMethod:
+    """A builtin with the value it is a method of."""
+
+    function: Builtin[..., object]
+    value: Value
+
+
+_DTYPE_FACTS: dict[str, Callable[[DType], object]] = {
+    "bits": lambda d: d.bits,
+    "int_bitwidth": lambda d: d.bits,
+    "itemsize": lambda d: d.bytes,
+    "name": lambda d: d.name,
+    "primitive_bitwidth": lambda d: d.bits,
+    "scalar": lambda d: d,
+}
+_DTYPE_PREDICATES: dict[str, Callable[[DType], bool]] = {
+    "is_bf16": lambda d: d.name == "bf16",
+    "is_block": lambda d: False,
+    "is_bool": lambda d: d.kind == "bool",
+    "is_floating": lambda d: d.is_float,
+    "is_fp16": lambda d: d.name == "f16",
+    "is_fp32": lambda d: d.name == "f32",
+    "is_fp64": lambda d: d.name == "f64",
+    "is_fp8": lambda d: d.is_fp8,
+    "is_int": lambda d: not d.is_float,
+    "is_int16": lambda d: d.name == "i16",
+    "is_int32": lambda d: d.name == "i32",
+    "is_int64": lambda d: d.name == "i64",
+    "is_int8": lambda d: d.name == "i8",
+    "is_int_signed": lambda d: d.kind == "int",
+    "is_int_unsigned": lambda d: d.kind in ("uint", "bool"),
+    "is_ptr": lambda d: False,
+    "is_uint16": lambda d: d.name == "u16",
+    "is_uint32": lambda d: d.name == "u32",
+    "is_uint64": lambda d: d.name == "u64",
+    "is_uint8": lambda d: d.name == "u8",
+}
+_TENSOR_ATTRIBUTES = ("dtype", "ndim", "shape", "strides")
+_TILE_ATTRIBUTES = ("T", "dtype", "ndim", "numel", "shape")
+
+
+@expression(ast.Attribute)
+def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
+    """`base.name`."""
+    base = evaluate(frame, node.value)
+    if isinstance(base, Value):
+        return _value_attribute(frame, node, base)
+    if isinstance(base, DType):
+        return _dtype_attribute(base, node.attr)
+    if isinstance(base, ModuleType):
+        return _module_attribute(frame, node, base)
+    if node.attr == "value" and (is_number(base) or isinstance(base, str | tuple | DType)):
+        return base
+    if isinstance(base, type | Enum | str | int | float | tuple):
+        found = cast("object", getattr(base, node.attr, frame))
+        if found is not frame:
+            return unwrap(found)
+    raise NameUnresolved(f"{describe(base)} has no attribute {node.attr!r}")
+
+
+def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
+    name = node.attr
+    match value.type:
+        case TensorType(rank=rank, dtype=dtype):
+            known = _TENSOR_ATTRIBUTES
+            if name == "dtype":
+                return dtype
+            if name == "ndim":
+                return rank
+            if name in ("shape", "strides"):
+                return tuple(_extent(frame, node, value, dim) for dim in range(rank))
+        case TileType(shape=shape, dtype=dtype):
+            known = _TILE_ATTRIBUTES
+            if name == "T":
+                return trans.fn(frame.mark(node), value)
+            if name in ("dtype", "ndim", "numel", "shape"):
+                return {"dtype": dtype, "ndim": len(shape), "numel": value.type.num_elements, "shape": shape}[name]
+        case ScalarType(dtype=dtype):
+            known = ("dtype", "ndim", "shape")
+            if name in known:
+                return {"dtype": dtype, "ndim": 0, "shape": ()}[name]
+        case _:
+            known = ()
+    method = method_of(value.type, name)
+    if method is not None:
+        return BoundMethod(method, value)
+    hint = did_you_mean(name, [*known, *method_names(value.type)])
+    raise NameUnresolved(f"{describe(value)} has no attribute {name!r}", hint=hint)
+
+
+def _extent(frame: Frame, node: ast.Attribute, tensor: Value, dim: int) -> Value:
+    op = Shape if node.attr == "shape" else Stride
+    builder = frame.mark(node)
+    return builder.value(op(tensor, dim))
+
+
+def _dtype_attribute(dtype: DType, name: str) -> object:
+    if name in _DTYPE_FACTS:
+        return _DTYPE_FACTS[name](dtype)
+    if name in _DTYPE_PREDICATES:
+        predicate = _DTYPE_PREDICATES[name]
+        return DtypePredicate(predicate(dtype))
+    raise NameUnresolved(
+        f"a dtype has no attribute {name!r}", hint=did_you_mean(name, [*_DTYPE_FACTS, *_DTYPE_PREDICATES])
+    )
+
+
+@dataclass(frozen=True)
+class DtypePredicate:
+    """`dtype.is_floating`, which is called without arguments."""
+
+    result: bool
+
+
+def _module_attribute(frame: Frame, node: ast.Attribute, module: ModuleType) -> object:
+    found = cast("object", getattr(module, node.attr, frame))
+    if found is frame:
+        spelled = ast.unparse(node)
+        raise missing_name(node.attr, spelled, module)
+    if not may_capture(found):
+        raise TypeMismatch(
+            f"{ast.unparse(node)} is a {type(found).__name__}, which a kernel cannot capture",
+            hint="pass it as an argument",
+        )
+    return unwrap(found)
+
+
+# ---------------------------------------------------------------------- subscripts
+@expression(ast.Subscript)
+def lower_subscript(frame: Frame, node: ast.Subscript) -> object:
+    """`x[:, None]` adds axes to a tile; tuples, lists and shapes take a compile-time index or slice."""
+    tensor = _tensor_of_extents(frame, node.value)
+    if tensor is not None and not isinstance(node.slice, ast.Slice):
+        assert isinstance(node.value, ast.Attribute)
+        assert isinstance(tensor.type, TensorType)
+        what = f"the index of {ast.unparse(node.value)}"
+        index = axis_argument(evaluate(frame, node.slice), tensor.type.rank, what)
+        return _extent(frame, node.value, tensor, index)
+    base = evaluate(frame, node.value)
+    if isinstance(base, Value):
+        return _index_value(frame, node, base)
+    if not isinstance(base, tuple | list | str):
+        raise TypeMismatch(f"{describe(base)} cannot be subscripted")
+    if isinstance(node.slice, ast.Slice):
+        return fold(lambda: base[_slice(frame, cast("ast.Slice", node.slice))])
+    index = compile_time_int(evaluate(frame, node.slice), "a tuple's index")
+    return fold(lambda: base[index])
+
+
+def _tensor_of_extents(frame: Frame, node: ast.expr) -> Value | None:
+    """The tensor t of an expression `t.shape` or `t.strides`, so that only the wanted extent is read."""
+    if not isinstance(node, ast.Attribute) or node.attr not in ("shape", "strides"):
+        return None
+    if not isinstance(node.value, ast.Name):
+        return None
+    base = evaluate(frame, node.value)
+    return base if isinstance(base, Value) and isinstance(base.type, TensorType) else None
+
+
+def _slice(frame: Frame, node: ast.Slice) -> slice:
+    bounds = [None if part is None else evaluate(frame, part) for part in (node.lower, node.upper, node.step)]
+    return slice(*(None if bound is None else compile_time_int(bound, "a slice bound") for bound in bounds))
+
+
+def _index_value(frame: Frame, node: ast.Subscript, value: Value) -> Value:
+    if isinstance(value.type, TensorType):
+        raise TypeMismatch(
+            f"{describe(value)} cannot be subscripted",
+            hint=f"load a block of it: {value.name or 'a'}.load(offsets, block_shape)",
+        )
+    items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    new_axes = [i for i, item in enumerate(items) if _is_new_axis(frame, item)]
+    kept = len(items) - len(new_axes)
+    rank = len(shape_of(value) or ())
+    if kept > rank:
+        raise TypeMismatch(f"{kept} axes are indexed, but {describe(value)} has {rank}")
+    return expand_dims.fn(frame.mark(node), value, tuple(new_axes)) if new_axes else value
+
+
+def _is_new_axis(frame: Frame, item: ast.expr) -> bool:
+    if isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None:
+        return False
+    if not isinstance(item, ast.Slice) and evaluate(frame, item) is None:
+        return True
+    raise TypeMismatch(
+        f"a tile's elements cannot be selected by [{ast.unparse(item)}]: only `:` and None index a tile",
+        hint="load the block that is needed, or choose elements with tl.where",
+    )

@@ -1,0 +1,189 @@
+"""`if`: one branch when the condition is known at compile time, `control.if` otherwise."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from tiledsl.dtypes import int1
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.dispatch import Return
+from tiledsl.frontend.dispatch import Signal
+from tiledsl.frontend.dispatch import evaluate
+from tiledsl.frontend.dispatch import run_block
+from tiledsl.frontend.dispatch import statement
+from tiledsl.frontend.liveness import assigned
+from tiledsl.frontend.liveness import contains_return
+from tiledsl.frontend.liveness import liveness_of
+from tiledsl.frontend.merge import Conflict
+from tiledsl.frontend.merge import conflict_error
+from tiledsl.frontend.merge import convert
+from tiledsl.frontend.merge import leaves
+from tiledsl.frontend.merge import meet
+from tiledsl.frontend.merge import rebuild
+from tiledsl.frontend.merge import same_leaf
+from tiledsl.frontend.merge import same_structure
+from tiledsl.frontend.scope import POISON
+from tiledsl.frontend.scope import Frame
+from tiledsl.frontend.scope import Undefined
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import describe
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import Type
+
+
+@statement(ast.If)
+def run_if(frame: Frame, node: ast.If) -> Signal:
+    """`if`, `elif`, `else`."""
+    condition = evaluate(frame, node.test)
+    if not isinstance(condition, Value):
+        return run_block(frame, node.body if condition else node.orelse)
+    condition = scalar_condition(frame, node.test, condition, "if")
+    if contains_return([*node.body, *node.orelse]):
+        return _if_with_return(frame, node, condition)
+    return _if_that_joins(frame, node, condition)
+
+
+def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) -> Value:
+    """A condition as a scalar bool. Raises TypeMismatch for a tile."""
+    if not isinstance(condition.type, ScalarType):
+        raise TypeMismatch(
+            f"the condition of `{word}` must be a scalar, got {describe(condition)}",
+            frame.loc(node),
+            hint="use tl.where(condition, x, y) to choose per element",
+        )
+    return as_value(frame.mark(node), condition, int1)
+
+
+class _Branch:
+    """One branch, lowered: its region and the variables at its end."""
+
+    def __init__(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
+        self.region = Region()
+        before = frame.variables
+        frame.variables = dict(before)
+        with frame.builder.at(self.region), frame.branch():
+            self.signal = run_block(frame, body)
+        self.variables, frame.variables = frame.variables, before
+
+
+# ---------------------------------------------------------------------- both branches go on
+def _if_that_joins(frame: Frame, node: ast.If, condition: Value) -> Signal:
+    then, orelse = _Branch(frame, node.body), _Branch(frame, node.orelse)
+    merger = _Merger(frame, node, then, orelse)
+    live = liveness_of(frame.source).after[node]
+    for name in assigned([*node.body, *node.orelse]):
+        merger.add(name, is_live=name in live)
+    merger.finish(condition)
+    return None
+
+
+class _Merger:
+    """Gives each variable of two branches one value."""
+
+    def __init__(self, frame: Frame, node: ast.If, then: _Branch, orelse: _Branch) -> None:
+        self.frame = frame
+        self.node = node
+        self.then = then
+        self.orelse = orelse
+        self.types: list[Type] = []
+        self.names: list[str] = []
+        self.values: tuple[list[object], list[object]] = ([], [])
+        self.merged: dict[str, tuple[object, list[object]]] = {}
+
+    def add(self, name: str, *, is_live: bool) -> None:
+        """Merges one variable."""
+        x, y = self.then.variables.get(name), self.orelse.variables.get(name)
+        variables = self.frame.variables
+        if x is POISON or y is POISON:
+            variables[name] = POISON
+        elif not is_live:
+            if not (x is y and name in variables):
+                variables[name] = Undefined("it is assigned in a branch of an `if`", self.frame.loc(self.node))
+        elif self._lacks(self.then, name) or self._lacks(self.orelse, name):
+            variables[name] = Undefined(
+                "it is assigned in only one branch of an `if` at run time",
+                self.frame.loc(self.node),
+                hint=f"assign {name!r} before the `if`",
+            )
+        elif not same_structure(x, y):
+            variables[name] = Undefined(
+                f"it is {describe(x)} in one branch of an `if` and {describe(y)} in the other", self.frame.loc(self.node)
+            )
+        else:
+            self.add_tree(name, x, y)
+
+    def _lacks(self, branch: _Branch, name: str) -> bool:
+        return name not in branch.variables or isinstance(branch.variables[name], Undefined)
+
+    def add_tree(self, name: str, x: object, y: object) -> None:
+        """Merges two equally nested values under a name."""
+        slots: list[object] = []
+        for a, b in zip(leaves(x), leaves(y), strict=True):
+            slots.append(a if same_leaf(a, b) else self._slot(name, a, b))
+        self.merged[name] = (x, slots)
+
+    def _slot(self, name: str, a: object, b: object) -> object:
+        found = meet(a, b)
+        if isinstance(found, Conflict):
+            message = f"{name!r} has two types after the `if`: {describe(a)} and {describe(b)}"
+            raise conflict_error(message, (a, "in the first branch"), (b, "in the other branch"))
+        self.types.append(found)
+        self.names.append(name)
+        self.values[0].append(a)
+        self.values[1].append(b)
+        return _Slot(len(self.types) - 1)
+
+    def finish(self, condition: Value) -> None:
+        """Ends the regions, makes the op and binds the variables to its results."""
+        builder = self.frame.mark(self.node)
+        for branch, values in zip((self.then, self.orelse), self.values, strict=True):
+            with builder.at(branch.region):
+                ends = tuple(convert(builder, v, t) for v, t in zip(values, self.types, strict=True))
+                builder.add(Yield(ends))
+        op = If(condition, self.then.region, self.orelse.region, tuple(self.types), names=tuple(self.names))
+        builder.add(op)
+        for name, (like, slots) in self.merged.items():
+            done = [op.results[s.index] if isinstance(s, _Slot) else s for s in slots]
+            self.frame.variables[name] = rebuild(like, iter(done))
+
+
+class _Slot:
+    """A leaf that is a result of the `if`."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+# ---------------------------------------------------------------------- a branch returns
+def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
+    """The rest of the function moves into the branches that do not return."""
+    if frame.loops:
+        raise SyntaxNotSupported(
+            "return under a condition at run time inside a loop is not supported",
+            hint="keep the result in a variable, and return it after the loop",
+        )
+    rest = [stmt for block in reversed(frame.pending) for stmt in block]
+    saved, frame.pending = frame.pending, []
+    try:
+        then, orelse = _Branch(frame, [*node.body, *rest]), _Branch(frame, [*node.orelse, *rest])
+    finally:
+        frame.pending = saved
+    results = [b.signal.value if isinstance(b.signal, Return) else None for b in (then, orelse)]
+    merger = _Merger(frame, node, then, orelse)
+    if POISON in results:
+        merger.finish(condition)
+        return Return(POISON)
+    if not same_structure(*results):
+        raise TypeMismatch(
+            f"the function returns {describe(results[0])} on one path and {describe(results[1])} on another"
+        )
+    name = f"{frame.source.name}_result"
+    merger.add_tree(name, *results)
+    merger.finish(condition)
+    return Return(frame.variables.pop(name))

@@ -1,0 +1,193 @@
+"""`for` and `while`: expanded when asked for, else `control.for` and `control.while` with carried values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import cast
+
+from tiledsl.dtypes import int1
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.branches import scalar_condition
+from tiledsl.frontend.dispatch import Jump
+from tiledsl.frontend.dispatch import Return
+from tiledsl.frontend.dispatch import Signal
+from tiledsl.frontend.dispatch import evaluate
+from tiledsl.frontend.dispatch import run_block
+from tiledsl.frontend.dispatch import statement
+from tiledsl.frontend.carry import Carried
+from tiledsl.frontend.carry import Restart
+from tiledsl.frontend.liveness import assigned
+from tiledsl.frontend.liveness import contains_return
+from tiledsl.frontend.scope import Frame
+from tiledsl.frontend.scope import Undefined
+from tiledsl.frontend.statements import assign
+from tiledsl.ir.markers import RangeSpec
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import common_dtype
+from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import literal_dtype
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.types import ScalarType
+
+MAX_EXPANDED = 4096
+MAX_ROUNDS = 8
+
+
+@statement(ast.For)
+def run_for(frame: Frame, node: ast.For) -> Signal:
+    """`for x in range(...)`, `tl.range(...)`, `tl.static_range(...)` or a tuple."""
+    if node.orelse:
+        raise SyntaxNotSupported("`for ... else` is not part of the language").at(frame.loc(node.orelse[0]))
+    items = evaluate(frame, node.iter)
+    if isinstance(items, RangeSpec):
+        if not items.is_static:
+            return _for_at_run_time(frame, node, items)
+        return _expand(frame, node, range(*(cast("int", x) for x in (items.lower, items.upper, items.step))))
+    if isinstance(items, tuple | list | str):
+        return _expand(frame, node, cast("Sequence[object]", items))
+    raise TypeMismatch(
+        f"a `for` loop needs a range or a tuple, got {describe(items)}", frame.loc(node.iter), hint="use range(...)"
+    )
+
+
+# ---------------------------------------------------------------------- expanded
+def _expand(frame: Frame, node: ast.For, items: Sequence[object]) -> Signal:
+    if len(items) > MAX_EXPANDED:
+        raise TypeMismatch(f"the loop would be expanded {len(items)} times, at most {MAX_EXPANDED}", frame.loc(node.iter))
+    for item in items:
+        assign(frame, node.target, item)
+        with frame.loop(at_run_time=False):
+            signal = run_block(frame, node.body)
+        if isinstance(signal, Return):
+            return signal
+        if signal is Jump.BREAK:
+            break
+    return None
+
+
+# ---------------------------------------------------------------------- for
+def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
+    if not isinstance(node.target, ast.Name):
+        raise SyntaxNotSupported("the variable of a loop over a range must be a name").at(frame.loc(node.target))
+    _check_body(frame, node)
+    builder = frame.mark(node)
+    bounds = (spec.lower, spec.upper, spec.step)
+    dtype = common_dtype(bounds, "range()") if any(isinstance(x, Value) for x in bounds) else _widest(bounds)
+    lower, upper, step = (as_value(builder, x, dtype) for x in bounds)
+    carried = Carried(frame, node, skip=(node.target.id,))
+    for _ in _rounds(carried):
+        op = For(lower, upper, step, carried.initial(), unroll=spec.unroll)
+        frame.mark(node).add(op)
+        iv = op.body.add_arg(ScalarType(dtype), node.target.id)
+        try:
+            _body(frame, node.body, op.body, carried, {node.target.id: iv})
+        except Restart:
+            frame.builder.graph.erase(op)
+            continue
+        break
+    _after(frame, node, carried, op.results)
+    return None
+
+
+def _widest(bounds: tuple[object, ...]) -> object:
+    return max((literal_dtype(cast("int", x)) for x in bounds), key=lambda d: d.bits)
+
+
+def _rounds(carried: Carried) -> Iterator[int]:
+    """A body is lowered again when a carried value turned out to need a wider type, once per value at most."""
+    yield from range(MAX_ROUNDS * (1 + len(carried.slots)))
+
+
+def _check_body(frame: Frame, node: ast.For | ast.While) -> None:
+    if contains_return(node.body):
+        # Found again, with its own place, when the statement is reached; a dead one does no harm.
+        return
+
+
+def _body(
+    frame: Frame, body: list[ast.stmt], region: Region, carried: Carried, loop_variables: dict[str, object]
+) -> None:
+    """Lowers an iteration into a region whose arguments for carried values are still to be added."""
+    before = frame.variables
+    frame.variables = {**before, **loop_variables, **carried.arguments(region)}
+    try:
+        with frame.builder.at(region), frame.loop(at_run_time=True):
+            run_block(frame, body)
+            frame.builder.add(Yield(carried.ends(frame.variables)))
+    finally:
+        frame.variables = before
+
+
+def _after(frame: Frame, node: ast.For | ast.While, carried: Carried, results: Sequence[Value]) -> None:
+    """Binds variables to the results of a loop; those of an iteration only have no value after it."""
+    for name in assigned([node]):
+        if name not in carried.trees:
+            frame.variables[name] = _undefined_after(frame, node, name)
+    frame.variables.update(carried.after(results))
+
+
+def _undefined_after(frame: Frame, node: ast.For | ast.While, name: str) -> Undefined:
+    if isinstance(node, ast.For) and name in assigned([node.target]):
+        return Undefined("a loop variable has no value after its loop", frame.loc(node.target))
+    return Undefined(
+        "it is assigned inside a loop only", frame.loc(node), hint=f"assign {name!r} before the loop, which may not run"
+    )
+
+
+# ---------------------------------------------------------------------- while
+@statement(ast.While)
+def run_while(frame: Frame, node: ast.While) -> Signal:
+    """`while condition`, at run time."""
+    if node.orelse:
+        raise SyntaxNotSupported("`while ... else` is not part of the language").at(frame.loc(node.orelse[0]))
+    carried = Carried(frame, node)
+    for _ in _rounds(carried):
+        op = While(carried.initial())
+        frame.mark(node).add(op)
+        try:
+            known = _condition(frame, node, op, carried)
+            if known is None:
+                _body(frame, node.body, op.body, carried, {})
+        except Restart:
+            frame.builder.graph.erase(op)
+            continue
+        break
+    if known is not None:
+        frame.builder.graph.erase(op)
+        return _constant_condition(frame, node, is_true=known)
+    _after(frame, node, carried, op.results)
+    return None
+
+
+def _condition(frame: Frame, node: ast.While, op: While, carried: Carried) -> bool | None:
+    """Fills the region that computes the condition; returns the condition if it is known at compile time."""
+    before = frame.variables
+    frame.variables = {**before, **carried.arguments(op.before)}
+    try:
+        with frame.builder.at(op.before):
+            condition = evaluate(frame, node.test)
+            if not isinstance(condition, Value):
+                return bool(condition)
+            scalar = scalar_condition(frame, node.test, condition, "while")
+            frame.mark(node).add(Yield((scalar, *op.before.args)))
+    finally:
+        frame.variables = before
+    return None
+
+
+def _constant_condition(frame: Frame, node: ast.While, *, is_true: bool) -> Signal:
+    if not is_true:
+        return None
+    raise SyntaxNotSupported(
+        "the condition of `while` is always true, and the loop would not end",
+        frame.loc(node.test),
+        hint="put the condition that ends the loop after `while`",
+    )

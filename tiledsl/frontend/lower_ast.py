@@ -1,0 +1,85 @@
+"""From a Python function to a tile graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+# The handlers of AST nodes register themselves.
+import tiledsl.frontend.branches
+import tiledsl.frontend.calls
+import tiledsl.frontend.expressions
+import tiledsl.frontend.loops
+import tiledsl.frontend.statements  # noqa: F401
+from tiledsl.errors import InternalError
+from tiledsl.errors import TileError
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.dispatch import Return
+from tiledsl.frontend.dispatch import run_block
+from tiledsl.frontend.scope import POISON
+from tiledsl.frontend.scope import Frame
+from tiledsl.frontend.scope import Session
+from tiledsl.frontend.scope import TooManyErrors
+from tiledsl.frontend.source import plain_function
+from tiledsl.frontend.source import source_of
+from tiledsl.frontend.specialize import bind
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.operands import describe
+from tiledsl.ir.specs import Spec
+
+
+def lower_function(
+    fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]
+) -> TileGraph:
+    """The tile graph of a kernel for one specialisation.
+
+    Args:
+        fn: a function or a `jit` object.
+        specs: what is known of the run-time arguments, by name; NoneSpec makes an argument a compile-time None.
+        constexprs: values of the constexpr parameters by name; those left out take their default.
+
+    Returns:
+        A graph named as the function, at level TILE. Its arguments are the run-time ones in the order of the
+        signature; `constants` holds the constexprs, `facts["captures"]` the globals that were read, by
+        (function, name).
+
+    Raises:
+        TileError: the first error; others found in the same run are its notes.
+    """
+    function = plain_function(fn)
+    if function is None:
+        raise TypeMismatch(f"a kernel must be a Python function, got {fn!r}")
+    source = source_of(function)
+    graph = TileGraph(source.name)
+    session = Session(graph, Builder(graph))
+    frame = Frame(function, source, session)
+    bound = bind(function, specs, constexprs)
+    graph.constants = dict(bound.constants)
+    frame.variables.update(bound.constants)
+    for name, type_ in bound.arguments:
+        frame.variables[name] = graph.body.add_arg(type_, name)
+    for name in bound.absent:
+        frame.variables[name] = None
+    _run(frame, session)
+    graph.facts["captures"] = dict(session.captures)
+    return graph
+
+
+def _run(frame: Frame, session: Session) -> None:
+    try:
+        signal = run_block(frame, frame.source.node.body)
+        if isinstance(signal, Return) and signal.value not in (None, POISON):
+            session.report(
+                TypeMismatch(f"a kernel returns nothing, got {describe(signal.value)}", hint="store it in a tensor")
+                .at(session.builder.loc)
+            )
+    except TooManyErrors:
+        pass
+    except TileError as error:
+        session.errors.append(error)
+    except RecursionError:
+        raise InternalError("the frontend ran out of stack: an expression or a loop is nested too deeply") from None
+    except Exception as error:
+        raise InternalError(f"the frontend failed: {type(error).__name__}: {error}", session.builder.loc) from error
+    session.raise_errors()

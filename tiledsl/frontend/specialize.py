@@ -1,0 +1,185 @@
+"""The signature of a kernel, and arguments bound to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType
+from typing import Literal
+from typing import assert_never
+
+from tiledsl.dtypes import BY_USER_NAME
+from tiledsl.dtypes import DType
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.scope import did_you_mean
+from tiledsl.frontend.source import plain_function
+from tiledsl.frontend.source import source_of
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.markers import Tensor
+from tiledsl.ir.markers import constexpr
+from tiledsl.ir.markers import unwrap
+from tiledsl.ir.specs import NoneSpec
+from tiledsl.ir.specs import ScalarSpec
+from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorSpec
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import Type
+
+ParameterKind = Literal["run-time", "constexpr"]
+
+
+class Missing:
+    """The default of a parameter that has none."""
+
+    def __repr__(self) -> str:
+        return "<no default>"
+
+
+MISSING = Missing()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter.
+
+    annotation: "tensor", "constexpr", a dtype that fixes a scalar's type, or None for anything else.
+    default: `MISSING`, an `Auto`, or a Python value.
+    """
+
+    name: str
+    kind: ParameterKind
+    annotation: Literal["tensor", "constexpr"] | DType | None
+    default: object = MISSING
+
+    @property
+    def is_constexpr(self) -> bool:
+        return self.kind == "constexpr"
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not MISSING
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A kernel's name and parameters, in order."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.names)})"
+
+
+def signature_of(fn: Callable[..., object]) -> Signature:
+    """The parameters of a kernel: kinds, annotations, defaults.
+
+    Raises: SyntaxNotSupported for `*args`, `**kwargs` and things that are no function.
+    """
+    function = plain_function(fn)
+    if function is None:
+        raise SyntaxNotSupported(f"a kernel must be a Python function, got {fn!r}")
+    return _signature_of(function)
+
+
+@lru_cache(maxsize=1024)
+def _signature_of(function: FunctionType) -> Signature:
+    parameters: list[Parameter] = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise SyntaxNotSupported(
+                f"{function.__name__}(): a kernel has a fixed list of parameters, got {p}",
+                source_of(function).loc(source_of(function).node),
+            )
+        annotation = _annotation(p.annotation)
+        default = MISSING if p.default is p.empty else unwrap(p.default)
+        kind: ParameterKind = "constexpr" if annotation == "constexpr" else "run-time"
+        parameters.append(Parameter(p.name, kind, annotation, default))
+    return Signature(function.__name__, tuple(parameters))
+
+
+def _annotation(given: object) -> Literal["tensor", "constexpr"] | DType | None:
+    if given is constexpr or isinstance(given, constexpr):
+        return "constexpr"
+    if given is Tensor:
+        return "tensor"
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str):
+        last = given.strip("'\" ").rsplit(".", 1)[-1]
+        if last == "constexpr":
+            return "constexpr"
+        return "tensor" if last == "Tensor" else BY_USER_NAME.get(last)
+    return None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Arguments by the part they play: run-time ones with their types, constants, and those that are None."""
+
+    arguments: tuple[tuple[str, Type], ...]
+    constants: dict[str, object]
+    absent: tuple[str, ...]
+
+
+def bind(fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]) -> Bound:
+    """Sorts specs and constexprs by the signature. Raises TypeMismatch for missing and unknown names."""
+    signature = signature_of(fn)
+    _check_names(signature, [*specs, *constexprs])
+    arguments: list[tuple[str, Type]] = []
+    constants: dict[str, object] = {}
+    absent: list[str] = []
+    for parameter in signature.parameters:
+        name = parameter.name
+        if name in constexprs:
+            constants[name] = unwrap(constexprs[name])
+        elif name not in specs:
+            constants[name] = _default(signature, parameter)
+        elif parameter.is_constexpr and not isinstance(specs[name], NoneSpec):
+            raise TypeMismatch(f"{signature.name}(): {name!r} is a tl.constexpr, got {specs[name]}")
+        else:
+            type_ = argument_type(specs[name])
+            if type_ is None:
+                absent.append(name)
+            else:
+                arguments.append((name, type_))
+    return Bound(tuple(arguments), constants, tuple(absent))
+
+
+def _check_names(signature: Signature, given: list[str]) -> None:
+    for name in given:
+        if name not in signature.names:
+            raise TypeMismatch(
+                f"{signature.name}() has no parameter {name!r}", hint=did_you_mean(name, signature.names)
+            )
+
+
+def _default(signature: Signature, parameter: Parameter) -> object:
+    if isinstance(parameter.default, Auto):
+        raise TypeMismatch(f"{signature.name}(): {parameter.name!r} is tl.auto, and no value was chosen for it")
+    if parameter.default is MISSING:
+        kind = "constexpr" if parameter.is_constexpr else "argument"
+        raise TypeMismatch(f"{signature.name}(): {kind} {parameter.name!r} is missing")
+    return parameter.default
+
+
+def argument_type(spec: Spec) -> Type | None:
+    """The type of a run-time argument; None for an argument that is None."""
+    match spec:
+        case TensorSpec():
+            return TensorType(spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes)
+        case ScalarSpec():
+            return ScalarType(spec.dtype)
+        case NoneSpec():
+            return None
+        case _:
+            assert_never(spec)

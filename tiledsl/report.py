@@ -1,0 +1,58 @@
+"""The report of a compiled kernel, as text."""
+
+from __future__ import annotations
+
+from tiledsl.compiler import Kernel
+from tiledsl.ws.plan import Plan
+
+
+def render_report(kernel: Kernel) -> str:
+    """What the compiler decided, what it expects, and what it declined with the reason and the line."""
+    module, plan = kernel.module, kernel.plan
+    lines = [f"kernel {module.name}", f"constexprs: {_pairs(kernel.constants)}", f"plan: {plan.describe()}"]
+    lines.append(f"threads: {module.num_threads} ({module.num_threads // 128} warpgroups)")
+    if kernel.analysis is not None and isinstance(plan, Plan):
+        lines += ["roles:", *_roles(plan), "channels:", *_channels(kernel, plan)]
+    if kernel.cost is not None:
+        c = kernel.cost
+        lines.append(f"expected: {c.us:.1f} us, bound by {c.bottleneck}, {c.waves} wave(s) of tiles")
+    lines += ["shared memory:", kernel.smem.table()]
+    if kernel.compiled is not None:
+        c = kernel.compiled
+        lines.append(f"registers: {c.registers} a thread at launch, {c.spill_bytes} bytes spilled")
+        lines += [f"  {line}" for line in c.notes]
+    lines.append(f"compile: {kernel.python_seconds * 1e3:.0f} ms Python" + _nvrtc(kernel))
+    if kernel.declined:
+        lines += ["declined:", *(f"  {d}" for d in kernel.declined)]
+    if kernel.notes:
+        lines += ["notes:", *(f"  {n}" for n in kernel.notes)]
+    return "\n".join(lines)
+
+
+def _pairs(values: dict[str, object]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in values.items()) or "none"
+
+
+def _nvrtc(kernel: Kernel) -> str:
+    return f", {kernel.compiled.seconds * 1e3:.0f} ms NVRTC" if kernel.compiled is not None else ""
+
+
+def _roles(plan: Plan) -> list[str]:
+    limit = f", setmaxnreg {plan.producer_registers}" if plan.producer_registers else ""
+    out = [f"  producer: warpgroup 0, one thread issues the loads{limit}"]
+    last = plan.num_consumers
+    how = "one tile each, in turn" if plan.ping_pong else "one tile together"
+    limit = f", setmaxnreg {plan.consumer_registers}" if plan.consumer_registers else ""
+    out.append(f"  consumer: warpgroups 1..{last}, {how}{limit}")
+    return out
+
+
+def _channels(kernel: Kernel, plan: Plan) -> list[str]:
+    assert kernel.analysis is not None
+    out: list[str] = []
+    for found in kernel.analysis.loops:
+        names = ", ".join(f"{o.name} {'x'.join(map(str, o.smem.shape))}" for o in found.loads)
+        size = sum(o.smem.bytes for o in found.loads)
+        at = found.loop.loc.short if found.loop.loc else "?"
+        out.append(f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; feeds the dot(s) of the loop at {at}")
+    return out

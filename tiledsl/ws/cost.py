@@ -1,0 +1,124 @@
+"""Cost model of a specialised dot loop: cycles of the slowest CTA, from counts and measured constants.
+
+The constants were fitted to kernels of this shape on an H200 (docs/performance.md): what a tile costs besides its
+wgmmas, how busy the tensor core is inside a loop, what L2 and HBM deliver. They rank plans; they do not predict
+microseconds to a percent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.ws.plan import Plan
+
+TILE_CLOCKS_PING_PONG = 1000
+TILE_CLOCKS_DEFERRED = 1800
+TILE_CLOCKS_OVERLAPPED = 2600
+TILE_CLOCKS_DIRECT = 9000
+START_CLOCKS = 2500
+REDUCE_CLOCKS = 2000
+L2_BYTES_PER_CLOCK = 46.0
+HBM_BYTES_PER_CLOCK = 2450.0
+CLOCK_GHZ = 1.7
+MISALIGNED_PITCH = 1.45
+LATENCY_CLOCKS = 1400
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a launch asks for, in the terms of the model.
+
+    grid: programs per axis. trips: iterations of the dot loop. tile: (M, N, K) of the dot, elements.
+    itemsize: bytes of an operand element. pitch_128: row pitches are multiples of 128 bytes.
+    operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes written.
+    axis_M, axis_N: grid axes that move along the dot's M and N (-1 when unknown).
+    """
+
+    grid: tuple[int, int, int]
+    trips: int
+    tile: tuple[int, int, int]
+    itemsize: int
+    pitch_128: bool
+    operand_bytes: int
+    out_bytes: int
+    staged: bool
+    dots: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Clocks of the slowest CTA, and what bounds it."""
+
+    clocks: float
+    bottleneck: str
+    waves: int
+
+    @property
+    def us(self) -> float:
+        return self.clocks / CLOCK_GHZ / 1e3
+
+
+def resident_clusters(plan: Plan, num_sms: int) -> int:
+    """Clusters (CTAs when there are none) that run at once."""
+    size = plan.cluster_size
+    if size == 4:
+        return num_sms * 30 // 132
+    return num_sms * plan.ctas_per_sm // size
+
+
+def cluster_tiles(plan: Plan, grid: tuple[int, int, int]) -> int:
+    """Tiles that the clusters walk over."""
+    n = list(grid)
+    if plan.split_k == 1 and plan.cluster_size > 1:
+        n[plan.cluster_axis] = -(-n[plan.cluster_axis] // plan.cluster_size)
+    return n[0] * n[1] * n[2]
+
+
+def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool]) -> Cost:
+    """The cost of one plan. multicast: whether operands a and b are shared over the cluster."""
+    M, N, K = p.tile
+    tiles = cluster_tiles(plan, p.grid)
+    clusters = resident_clusters(plan, num_sms)
+    waves = -(-tiles // clusters)
+    trips = -(-p.trips // plan.split_k)
+    mma = M * N * K * p.itemsize / 4096 * p.dots
+    share = [1 / plan.cluster_size if m else 1.0 for m in multicast]
+    slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize
+    l2 = slot_bytes / L2_BYTES_PER_CLOCK * (1.0 if p.pitch_128 else MISALIGNED_PITCH)
+    per_slot = max(mma * loop_factor(plan, p), l2)
+    epilogue = tile_clocks(plan, p)
+    body = waves * (trips * per_slot + epilogue)
+    if plan.split_k > 1:
+        body += REDUCE_CLOCKS
+    active = min(tiles * plan.cluster_size, num_sms) / num_sms
+    hbm = (p.operand_bytes + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
+    total = max(body, hbm) + START_CLOCKS
+    if hbm > body:
+        bound = "HBM"
+    else:
+        bound = "tensor core" if mma * loop_factor(plan, p) >= l2 else "L2"
+    return Cost(total, bound, waves)
+
+
+def loop_factor(plan: Plan, p: Problem) -> float:
+    """Clocks of a loop iteration over those of its wgmmas."""
+    if plan.ping_pong:
+        base = 1.012 if plan.mma_depth > 1 else 1.2
+    elif plan.num_consumers == 1:
+        base = 1.08 if plan.mma_depth > 1 else 1.35
+    else:
+        base = 1.02 if p.tile[0] * p.tile[1] <= 128 * 272 else 1.06
+    ring = {1: 2.5, 2: 1.5, 3: 1.06 if not plan.ping_pong else 1.12}.get(plan.num_stages, 1.0)
+    return base * ring
+
+
+def tile_clocks(plan: Plan, p: Problem) -> float:
+    """Clocks of a tile besides its loop."""
+    scale = p.tile[0] * p.tile[1] / (128 * 256)
+    if not p.staged:
+        return TILE_CLOCKS_DIRECT * scale
+    if plan.ping_pong:
+        return TILE_CLOCKS_PING_PONG
+    if plan.deferred:
+        return TILE_CLOCKS_DEFERRED
+    return LATENCY_CLOCKS + TILE_CLOCKS_OVERLAPPED * scale

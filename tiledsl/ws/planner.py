@@ -1,0 +1,344 @@
+"""Chooses a plan: enumerates legal ones for a tile, prices them, honours overrides, explains refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import replace
+
+from tiledsl.errors import ScheduleError
+from tiledsl.ir.op import Region
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.cost import Cost
+from tiledsl.ws.cost import Problem
+from tiledsl.ws.cost import estimate
+from tiledsl.ws.plan import Overrides
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.stores import store_geometry
+
+MAX_STAGES = 20
+BARRIER_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """What the planner needs of a kernel besides the tile extents.
+
+    operand_axes: per side (a, b) the grid axes its loads depend on. bound_axes: those of the loop's bounds.
+    mn_major: per side, whether the operand is contiguous along M or N instead of K.
+    """
+
+    operand_axes: tuple[frozenset[int], frozenset[int]]
+    bound_axes: frozenset[int]
+    mn_major: tuple[bool, bool]
+    itemsize: int
+    num_dots: int
+    num_loops: int
+    zero_init: bool
+    accumulates_only: bool
+    single_top_store: Store | None
+    num_stores: int
+    out_bits: int
+    extra_regs: int
+    top_level: bool
+
+
+def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
+    """Facts of an analysed kernel."""
+    first = analysis.loops[0]
+    axes_a: frozenset[int] = frozenset()
+    axes_b: frozenset[int] = frozenset()
+    bounds: frozenset[int] = frozenset()
+    for found in analysis.loops:
+        a, b = operand_sides(found)
+        axes_a |= a
+        axes_b |= b
+        bounds |= program_axes(found.loop.lower) | program_axes(found.loop.upper)
+    stores = analysis.stores
+    tops = [s for s in stores if s.parent is body]
+    top_level = all(f.loop.parent is body for f in analysis.loops)
+    majors = (mn_major(first, "a"), mn_major(first, "b"))
+    out_bits = max((tensor_type(s.tensor, "store").dtype.bits for s in stores), default=32)
+    return KernelShape(
+        (axes_a, axes_b), bounds, majors, first.loads[0].smem.dtype.bytes, len(first.dots), len(analysis.loops),
+        all(all(f.zero_init) for f in analysis.loops), True,
+        tops[0] if len(tops) == 1 and len(stores) == 1 else None, len(stores), out_bits, 0, top_level,
+    )  # fmt: skip
+
+
+def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
+    """Grid axes behind operand a and operand b of a loop's dots."""
+    from tiledsl.ws.analysis import operand_load
+
+    axes: dict[str, frozenset[int]] = {"a": frozenset(), "b": frozenset()}
+    by_id = {o.op.id: o.axes for o in found.loads}
+    for dot in found.dots:
+        for side, value in (("a", dot.a), ("b", dot.b)):
+            load = operand_load(value)
+            assert load is not None
+            axes[side] |= by_id[load[0].id]
+    return axes["a"], axes["b"]
+
+
+def mn_major(found: DotLoop, side: str) -> bool:
+    """Whether an operand of the first dot is contiguous along M (a) or N (b)."""
+    from tiledsl.ws.analysis import operand_load
+
+    dot = found.dots[0]
+    load = operand_load(dot.a if side == "a" else dot.b)
+    assert load is not None
+    smem = next(o.smem for o in found.loads if o.op is load[0])
+    major = smem.major if not load[1] else 1 - smem.major
+    return major == (0 if side == "a" else 1)
+
+
+def accumulator_regs(plan: Plan, tile: tuple[int, int, int], dots: int) -> int:
+    """Accumulator registers of a consumer thread."""
+    return tile[0] * tile[1] * dots // (128 * plan.warpgroups_per_tile)
+
+
+def structures(tile: tuple[int, int, int], dots: int) -> Iterator[Plan]:
+    """Plans that differ in how warpgroups share the work, for one tile."""
+    M, N, _ = tile
+    for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
+        if rows % 64 or cols % 8 or cols > 512:
+            continue
+        for n in (1, 2, 3):
+            for split in (0, 1):
+                if split == 0 and (rows % (64 * n) or cols > 256):
+                    continue
+                if split == 1 and (n == 1 or cols % (8 * n) or cols // n > 256 or rows % (64 * n) == 0):
+                    continue
+                base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=1 if n == 2 else 2)
+                regs = accumulator_regs(base, tile, dots)
+                if regs <= (200 if n < 3 else 128) and not (n == 3 and cols > 192):
+                    yield base
+        if cols <= 256 and rows * cols * dots // 128 <= 192:
+            yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
+        if not swapped and M % 64 == 0 and N % 8 == 0:
+            break
+
+
+class Planner:
+    """Prices plans of one kernel for one launch."""
+
+    def __init__(self, shape: KernelShape, overrides: Overrides, target: Target) -> None:
+        self.shape = shape
+        self.overrides = overrides
+        self.target = target
+
+    # ------------------------------------------------------------------ one tile
+    def plans(self, tile: tuple[int, int, int], problem: Problem) -> Iterator[tuple[Cost, Plan]]:
+        """Legal plans of a tile with their cost."""
+        for base in structures(tile, self.shape.num_dots):
+            for plan in self.variants(base, tile, problem):
+                done = self.complete(plan, tile, problem)
+                if done is not None and self.allowed(done):
+                    yield estimate(done, problem, self.target.num_sms, self.multicast(done)), done
+
+    def allowed(self, plan: Plan) -> bool:
+        """Whether a plan honours the overrides."""
+        o = self.overrides
+        pairs = (
+            (o.num_stages, plan.num_stages), (o.mma_depth, plan.mma_depth), (o.num_consumers, plan.num_consumers),
+            (o.ping_pong, plan.ping_pong), (o.persistent, plan.persistent), (o.split_k, plan.split_k),
+            (o.cluster, plan.cluster_size if plan.split_k == 1 else None), (o.swap_operands, plan.swapped),
+        )  # fmt: skip
+        return all(want is None or have is None or want == have for want, have in pairs)
+
+    def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
+        """Cluster, split-K and persistence on top of a structure."""
+        o, s = self.overrides, self.shape
+        if o.mma_depth is not None:
+            base = replace(base, mma_depth=o.mma_depth)
+        persistent = o.persistent if o.persistent is not None else True
+        if base.ping_pong and (not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level):
+            persistent_ok = False
+        else:
+            persistent_ok = True
+        if persistent_ok:
+            plan = replace(base, persistent=persistent)
+            yield plan
+            if persistent and s.top_level:
+                yield from self.clustered(plan, tile)
+        if base.ping_pong or not s.zero_init or s.num_loops > 1 or not s.top_level:
+            return
+        for split in (2, 4):
+            small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
+            if (small and p.trips >= 4 * split) or o.split_k == split:
+                yield replace(base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1)
+
+    def clustered(self, plan: Plan, tile: tuple[int, int, int]) -> Iterator[Plan]:
+        """Clusters along a grid axis that leaves one operand unchanged."""
+        for axis in (0, 1):
+            if axis in self.shape.bound_axes:
+                continue
+            for size in (2, 4) if self.overrides.cluster == 4 else (2,):
+                made = replace(plan, cluster_axis=axis, cluster_size=size)
+                shared = self.multicast(made)
+                rows = [n for n, m in zip(tile[:2], shared, strict=True) if m]
+                if rows and all(self.splits(i, n, size) for i, n in enumerate(tile[:2]) if shared[i]):
+                    yield made
+
+    def splits(self, side: int, extent: int, size: int) -> bool:
+        """Whether a slot of an operand cuts into `size` parts of whole swizzle atoms."""
+        rows = 64 if self.shape.mn_major[side] else extent
+        return rows % (8 * size) == 0
+
+    def multicast(self, plan: Plan) -> tuple[bool, bool]:
+        """Which operands the CTAs of a cluster share."""
+        if plan.cluster_size == 1 or plan.split_k > 1:
+            return (False, False)
+        a, b = self.shape.operand_axes
+        return (plan.cluster_axis not in a, plan.cluster_axis not in b)
+
+    def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
+        """Ring depth, staging, registers, raster group; None when the tile does not fit."""
+        s, M, N = self.shape, tile[0], tile[1]
+        regs = accumulator_regs(plan, tile, s.num_dots)
+        waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
+        deferred = (
+            p.staged and plan.persistent and not plan.ping_pong and s.single_top_store is not None and s.top_level
+            and s.num_loops == 1 and waves > 1 and plan.mma_depth <= 2
+            and regs * (1 + s.out_bits / 32) + s.extra_regs <= (200 if plan.num_consumers < 3 else 140)
+        )  # fmt: skip
+        plan = replace(plan, deferred=deferred)
+        slot = self.slot_bytes(tile)
+        for buffers in (2, 1) if not plan.ping_pong else (1,):
+            staging = self.staging_bytes(plan, tile, p) * buffers
+            reduce = M * N * 4 * (plan.split_k - 1) // plan.split_k if plan.split_k > 1 else 0
+            room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
+            depth = min(MAX_STAGES, room // slot)
+            if depth >= 4 or buffers == 1:
+                plan = replace(plan, store_buffers=buffers)
+                break
+        if self.overrides.num_stages is not None:
+            if depth < self.overrides.num_stages:
+                return None
+            depth = self.overrides.num_stages
+        if depth < max(1, plan.mma_depth):
+            return None
+        group = self.overrides.raster_group or self.raster_group(plan, tile)
+        return replace(
+            plan, num_stages=depth, raster_group=group, **self.registers(plan, regs),
+            l2_promotion_bytes=256 if p.pitch_128 else 128, group_axis=self.group_axis(plan),
+        )  # fmt: skip
+
+    def slot_bytes(self, tile: tuple[int, int, int]) -> int:
+        """Bytes of one ring slot, padding to 128-byte boxes included."""
+        M, N, K = tile
+        s = self.shape
+        dtype = _DTYPES[s.itemsize]
+        a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
+        b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
+        return a + b * s.num_dots
+
+    def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
+        """Bytes of one staging chunk over all consumer warpgroups."""
+        store = self.shape.single_top_store
+        if not p.staged or store is None:
+            return 0 if not p.staged else tile[0] * 128
+        t = tensor_type(store.tensor, "store")
+        kept = [d for d in range(t.rank) if d not in store.squeeze]
+        major = kept.index(t.inner_dim) if t.inner_dim in kept else 1
+        part = [tile[0], tile[1]]
+        part[plan.split_dim] //= plan.warpgroups_per_tile
+        return part[1 - major] * 128 * plan.num_consumers
+
+    def registers(self, plan: Plan, regs: int) -> dict[str, int]:
+        """setmaxnreg values: none when the launch registers suffice."""
+        if plan.num_consumers == 1 or (plan.num_consumers == 2 and regs <= 64):
+            return {"producer_registers": 0, "consumer_registers": 0}
+        if plan.num_consumers == 3:
+            return {"producer_registers": 32, "consumer_registers": 160}
+        if plan.ping_pong:
+            return {"producer_registers": 24, "consumer_registers": 240}
+        return {"producer_registers": 40, "consumer_registers": 232}
+
+    def group_axis(self, plan: Plan) -> int:
+        if plan.cluster_axis >= 0 and plan.split_k == 1 and self.multicast(plan)[1]:
+            return plan.cluster_axis
+        a, b = self.shape.operand_axes
+        only_a = sorted((a - b) & {0, 1})
+        return only_a[0] if only_a else 0
+
+    def raster_group(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Tiles of the grouped axis visited together: about 2048 rows."""
+        axis = self.group_axis(plan)
+        along_M = axis in self.shape.operand_axes[0]
+        extent = tile[0] if along_M else tile[1]
+        if plan.cluster_size > 1 and plan.cluster_axis == axis:
+            extent *= plan.cluster_size
+        return max(1, 2048 // extent)
+
+    # ------------------------------------------------------------------ all tiles
+    def best(self, tiles: list[tuple[int, int, int]], problem_of: Callable[[tuple[int, int, int]], Problem]) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
+        """Plans over all tiles, cheapest first. Raises ScheduleError when overrides leave none."""
+        found: list[tuple[Cost, Plan, tuple[int, int, int]]] = []
+        for tile in tiles:
+            problem = problem_of(tile)
+            found.extend((cost, plan, tile) for cost, plan in self.plans(tile, problem))
+        found.sort(key=lambda item: (item[0].clocks, -item[2][0] * item[2][1], item[1].num_consumers))
+        if not found and self.overrides.given:
+            raise self.refusal(tiles)
+        return found
+
+    def refusal(self, tiles: list[tuple[int, int, int]]) -> ScheduleError:
+        """Why the overrides leave no plan."""
+        asked = ", ".join(f"{k}={v}" for k, v in self.overrides.given.items())
+        o, shape = self.overrides, self.shape
+        why = "no legal plan has these values together"
+        tile = "x".join(map(str, tiles[0])) if tiles else "?"
+        if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
+            why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
+        elif o.num_consumers is not None and not 1 <= o.num_consumers <= 3:
+            why = f"num_consumers must be 1, 2 or 3, got {o.num_consumers}"
+        elif o.ping_pong and o.persistent is False:
+            why = "ping_pong needs persistent=True: each warpgroup walks over tiles of its own"
+        elif o.ping_pong and shape.bound_axes:
+            why = "ping_pong needs a trip count that does not depend on the program id"
+        elif o.cluster not in (None, 1, 2, 4):
+            why = f"cluster must be 1, 2 or 4, got {o.cluster}"
+        elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
+            why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
+        elif o.num_stages is not None:
+            why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {self.target.smem_bytes} bytes"
+        return ScheduleError(f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile")
+
+
+def stored_geometry(analysis: Analysis, plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
+    """Staging geometry of each store by op id (all alike), and a line per store that writes from registers."""
+    out: dict[int, StoreGeometry] = {}
+    notes: list[str] = []
+    for store in analysis.stores:
+        value = store.value.type
+        assert isinstance(value, TileType)
+        found = store_geometry(store, plan) if value.rank == 2 else "the stored tile is not two-dimensional"
+        if not isinstance(found, str) and out and next(iter(out.values())) != found:
+            found = "another store of the kernel has a different staging"
+        if isinstance(found, str):
+            at = store.loc.short if store.loc else "?"
+            notes.append(f"{at}: store from registers: {found}")
+        else:
+            out[store.id] = found
+    return out, notes
+
+
+def _dtypes() -> dict[int, object]:
+    from tiledsl.dtypes import bfloat16
+    from tiledsl.dtypes import float8e4nv
+    from tiledsl.dtypes import float32
+
+    return {1: float8e4nv, 2: bfloat16, 4: float32}
+
+
+_DTYPES = _dtypes()

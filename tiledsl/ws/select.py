@@ -1,0 +1,258 @@
+"""From a launch to ranked plans: probes the kernel once, prices tiles and plans, lowers the winners.
+
+`tl.auto` constexprs are followed into the dot's dimensions; those of the winner replace the probe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from math import prod
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.ir.analysis.evaluate import HostValues
+from tiledsl.ir.analysis.evaluate import Unknown
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.specs import AutoInt
+from tiledsl.ir.specs import ScalarSpec
+from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorSpec
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import Declined
+from tiledsl.ws.analysis import analyze
+from tiledsl.ws.cost import Cost
+from tiledsl.ws.cost import Problem
+from tiledsl.ws.plan import Overrides
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.planner import Planner
+from tiledsl.ws.planner import kernel_shape
+from tiledsl.ws.planner import stored_geometry
+
+Grid = tuple[int, int, int]
+PROBE = {"M": 128, "N": 128, "K": 64}
+ALL_M = (8, 16, 32, 64, 128, 192, 256)
+ALL_N = (8, 16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Shape and strides (elements) of a tensor argument of a launch."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The launch that plans are priced for.
+
+    args: `Extents` per tensor, numbers per scalar, by name. grid: the user's grid for given constexprs.
+    """
+
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    grid: Callable[[Mapping[str, object]], Grid] = lambda _: (32, 32, 1)
+
+
+class RequestLike(Protocol):
+    """What selection reads of a compile request."""
+
+    specs: Mapping[str, Spec]
+    constants: Mapping[str, object]
+    launch: Launch
+    overrides: Overrides
+    target: Target
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A priced plan with the graph it is for."""
+
+    graph: TileGraph
+    plan: Plan
+    cost: Cost
+
+
+def choose(request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]) -> tuple[list[Choice], list[Declined], TileGraph]:
+    """Ranked plans (none when the kernel is not specialised), the reasons, and the graph for the single role."""
+    autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
+    probe = {k: AutoInt(_first(k, v), k) if k in autos else v for k, v in request.constants.items()}
+    graph = lower(request, probe)
+    analysis = analyze(graph)
+    fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
+    if request.overrides.warp_specialize is False:
+        off = Declined("warp_specialize", "switched off by the launch option")
+        return [], [off], _single_graph(request, lower, graph, autos, fixed)
+    if not analysis.loops or analysis.declined:
+        return [], analysis.declined, _single_graph(request, lower, graph, autos, fixed)
+    selector = _Selector(request, graph, analysis, autos, fixed)
+    ranked = selector.rank()
+    if not ranked:
+        why = Declined("warp_specialize", "no plan fits registers and shared memory", analysis.loops[0].loop.loc)
+        return [], [why], _single_graph(request, lower, graph, autos, fixed)
+    graphs: dict[tuple[tuple[str, object], ...], TileGraph] = {}
+    out: list[Choice] = []
+    for cost, plan, tile in ranked[:3]:
+        values = {**fixed, **selector.constants_of(tile)}
+        key = tuple(sorted((k, v) for k, v in values.items() if k in autos))
+        if key not in graphs:
+            same = all(probe[k] == v for k, v in key)
+            graphs[key] = graph if same else lower(request, values)
+        out.append(Choice(graphs[key], plan, cost))
+    return out, [], out[0].graph
+
+
+def _first(name: str, auto: Auto) -> int:
+    if auto.choices:
+        return auto.choices[0]
+    upper = name.upper()
+    for letter, value in PROBE.items():
+        if letter in upper.replace("BLOCK", "").replace("SIZE", "").replace("TILE", ""):
+            return value
+    return 128
+
+
+def _single_graph(request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph], graph: TileGraph, autos: Mapping[str, Auto], fixed: Mapping[str, object]) -> TileGraph:
+    """The graph for the single-role kernel: autos that feed a dot take what one or two warpgroups hold well."""
+    if not autos:
+        return graph
+    roles = auto_dims(graph, set(autos))
+    values = dict(fixed)
+    for name, dims in roles.items():
+        if not autos[name].choices:
+            values[name] = {"M": 128, "N": 128, "K": 64}[dims[0]]
+    return graph if values == fixed else lower(request, values)
+
+
+def auto_dims(graph: TileGraph, autos: set[str]) -> dict[str, tuple[str, ...]]:
+    """Which dimensions (M, N, K) of the dots each auto constexpr is."""
+    out: dict[str, set[str]] = {}
+    for dot in graph.find(Dot):
+        a, b = dot.a.type, dot.b.type
+        assert isinstance(a, TileType)
+        assert isinstance(b, TileType)
+        for letter, extent in (("M", a.shape[0]), ("K", a.shape[1]), ("K", b.shape[0]), ("N", b.shape[1])):
+            if isinstance(extent, AutoInt) and extent.name in autos:
+                out.setdefault(extent.name, set()).add(letter)
+    return {name: tuple(sorted(dims)) for name, dims in out.items()}
+
+
+class _Selector:
+    """Prices tiles and plans of one kernel for one launch."""
+
+    def __init__(self, request: Any, graph: TileGraph, analysis: Analysis, autos: Mapping[str, Auto], fixed: Mapping[str, object]) -> None:
+        self.request = request
+        self.graph = graph
+        self.analysis = analysis
+        self.autos = autos
+        self.fixed = fixed
+        self.shape = kernel_shape(analysis, graph.body)
+        self.dims = auto_dims(graph, set(autos))
+        unknown = [k for k in autos if k not in self.dims and not autos[k].choices]
+        if unknown:
+            raise SyntaxNotSupported(
+                f"tl.auto: constexpr {unknown[0]} is no tile dimension of a dot, so there is no model to pick it by",
+                hint=f"give choices, tl.auto(64, 128), or a value for {unknown[0]}",
+            )
+        dot = analysis.loops[0].dots[0]
+        a, b = dot.a.type, dot.b.type
+        assert isinstance(a, TileType)
+        assert isinstance(b, TileType)
+        self.probe_tile = (int(a.shape[0]), int(b.shape[1]), int(a.shape[1]))
+        self.staged = not stored_geometry(analysis, Plan(num_consumers=1, mma_depth=1))[1]
+        self.span = self.loop_span()
+
+    def constants_of(self, tile: tuple[int, int, int]) -> dict[str, int]:
+        """Values of the auto constexprs for a tile."""
+        at = dict(zip("MNK", tile, strict=True))
+        return {name: at[dims[0]] for name, dims in self.dims.items()}
+
+    def tiles(self) -> list[tuple[int, int, int]]:
+        """Tiles to price: all combinations of the free dimensions."""
+        free: dict[str, tuple[int, ...]] = {}
+        for name, dims in self.dims.items():
+            for d in dims:
+                choices = self.autos[name].choices or self.default_choices(d)
+                free[d] = choices if d not in free else tuple(c for c in free[d] if c in choices)
+        M, N, K = (free.get(d, (n,)) for d, n in zip("MNK", self.probe_tile, strict=True))
+        out = [(m, n, k) for m in M for n in N for k in K]
+        if any(len(dims) > 1 for dims in self.dims.values()):
+            out = [t for t in out if self.consistent(t)]
+        return out
+
+    def consistent(self, tile: tuple[int, int, int]) -> bool:
+        at = dict(zip("MNK", tile, strict=True))
+        return all(len({at[d] for d in dims}) == 1 for dims in self.dims.values())
+
+    def default_choices(self, dim: str) -> tuple[int, ...]:
+        s = self.shape
+        if dim == "K":
+            return (128 // s.itemsize,)
+        side = 0 if dim == "M" else 1
+        listed = ALL_M if dim == "M" else ALL_N
+        return tuple(n for n in listed if n % 64 == 0) if s.mn_major[side] else listed
+
+    def loop_span(self) -> int:
+        """upper - lower of the first dot loop for a program in the middle of the grid."""
+        launch: Launch = self.request.launch
+        loop = self.analysis.loops[0].loop
+        try:
+            grid = launch.grid(self.fixed)
+            middle = (grid[0] // 2, grid[1] // 2, grid[2] // 2)
+            values = HostValues(self.host_args(), grid, middle)
+            return max(0, int(values.get(loop.upper)) - int(values.get(loop.lower)))
+        except (Unknown, KeyError):
+            return 4096
+
+    def host_args(self) -> dict[Value, Any]:
+        launch: Launch = self.request.launch
+        out: dict[Value, Any] = {}
+        for arg in self.graph.args:
+            given = launch.args[arg.name]
+            spec = self.request.specs[arg.name]
+            out[arg] = np.asarray(given, spec.dtype.numpy) if isinstance(spec, ScalarSpec) else given
+        return out
+
+    def problem(self, tile: tuple[int, int, int]) -> Problem:
+        launch: Launch = self.request.launch
+        grid = launch.grid({**self.fixed, **self.constants_of(tile)})
+        loop = self.analysis.loops[0]
+        step = int(loop.loop.step.defining_op.value)  # type: ignore[union-attr]
+        if step == self.probe_tile[2]:
+            step = tile[2]
+        loaded = {o.op.tensor.name for f in self.analysis.loops for o in f.loads}
+        stored = {s.tensor.name for s in self.analysis.stores}
+        return Problem(
+            grid, -(-self.span // step), tile, self.shape.itemsize, self.pitch_128(loaded),
+            self.bytes_of(loaded), self.bytes_of(stored), self.staged, self.shape.num_dots,
+        )  # fmt: skip
+
+    def pitch_128(self, names: set[str]) -> bool:
+        specs = [self.request.specs[n] for n in names]
+        return all(s.pitch_128 for s in specs if isinstance(s, TensorSpec))
+
+    def bytes_of(self, names: set[str]) -> int:
+        total = 0
+        for n in sorted(names):
+            spec, given = self.request.specs[n], self.request.launch.args.get(n)
+            if isinstance(spec, TensorSpec) and isinstance(given, Extents):
+                total += given.elements * spec.dtype.bytes
+        return total
+
+    def rank(self) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
+        planner = Planner(self.shape, self.request.overrides, self.request.target)
+        return planner.best(self.tiles(), self.problem)

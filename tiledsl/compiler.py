@@ -1,15 +1,15 @@
 """The pipeline on one page: Python function -> tile graph -> plan -> role graph -> machine graph -> CUDA text -> cubin.
 
-    lower_function      AST to TILE graph, constexprs bound
-    canonicalize ...    before analysis, so that offsets and bounds are in their simplest form
-    analyze, Planner    what can be specialised; plans priced for this launch
-    partition           one clone of the program per role, joined by arefs (WARP_SPECIALIZED)
-    dce                 after partition: each role keeps only what its own effects need
-    assign_layouts      before fusion: a fused loop runs over the registers of one layout
-    fuse_elementwise    before lowering: stores must see the final tiles
-    lower_aref          arefs to mbarriers, staged stores to bulk copies (MACHINE)
-    emit_kernel         one statement per op
-    NVRTC               a plan that spills or is serialised gives way to the next one
+lower_function      AST to TILE graph, constexprs bound
+canonicalize ...    before analysis, so that offsets and bounds are in their simplest form
+analyze, Planner    what can be specialised; plans priced for this launch
+partition           one clone of the program per role, joined by arefs (WARP_SPECIALIZED)
+dce                 after partition: each role keeps only what its own effects need
+assign_layouts      before fusion: a fused loop runs over the registers of one layout
+fuse_elementwise    before lowering: stores must see the final tiles
+lower_aref          arefs to mbarriers, staged stores to bulk copies (MACHINE)
+emit_kernel         one statement per op
+NVRTC               a plan that spills or is serialised gives way to the next one
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def modules(request: Request) -> Iterator[Kernel]:
     asked = request.overrides.warp_specialize
     if asked and not choices:
         reason = "; ".join(map(str, declined)) or "no plan fits"
-        raise ScheduleError(f"warp_specialize=True: {reason}", declined[0].loc if declined else None)
+        raise ScheduleError(
+            f"warp_specialize=True: {reason}", declined[0].loc if declined else None
+        )
     failures: list[str] = []
     for choice in choices[:MAX_ATTEMPTS]:
         try:
@@ -155,8 +157,16 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     geometry = next(iter(stores.values()), None)
     smem = lower_aref(out, plan, geometry, target)
     dump(request, out, "22_machine")
-    grid = GridSpec("plain", -1, plan.cluster_size, plan.split_k) if not plan.persistent else GridSpec(
-        "persistent", plan.cluster_axis if plan.cluster_size > 1 else -1, plan.cluster_size, 1, plan.ctas_per_sm
+    grid = (
+        GridSpec("plain", -1, plan.cluster_size, plan.split_k)
+        if not plan.persistent
+        else GridSpec(
+            "persistent",
+            plan.cluster_axis if plan.cluster_size > 1 else -1,
+            plan.cluster_size,
+            1,
+            plan.ctas_per_sm,
+        )
     )
     out.facts = {
         "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": plan.cluster_size,
@@ -222,5 +232,3 @@ def dump(request: Request, graph: TileGraph, name: str) -> None:
     if request.dump is not None:
         request.dump.mkdir(parents=True, exist_ok=True)
         (request.dump / f"{name}.tir").write_text(print_graph(graph))
-
-

@@ -94,10 +94,14 @@ class JitFunction:
             self._interpret(call, sig, grid)
             return
         if device.type == "meta":
-            raise LaunchError("a launch needs tensors with data; meta tensors serve kernel.cuda() and kernel.report()")
+            raise LaunchError(
+                "a launch needs tensors with data; meta tensors serve kernel.cuda() and kernel.report()"
+            )
         prepared = self._prepare(call, sig, grid)
         user_grid = normalize_grid(grid, prepared.grid_constants)
-        prepared.launcher.launch(call.runtime, user_grid, device.index, driver.current_stream(device.index))
+        prepared.launcher.launch(
+            call.runtime, user_grid, device.index, driver.current_stream(device.index)
+        )
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         names = self._params
@@ -106,7 +110,9 @@ class JitFunction:
             bound = inspect.signature(self.fn).bind(*args, **kwargs)
         except TypeError as error:
             known = ", ".join(sorted(OPTIONS))
-            raise LaunchError(f"{self.fn.__name__}: {error}", hint=f"launch options are {known}") from None
+            raise LaunchError(
+                f"{self.fn.__name__}: {error}", hint=f"launch options are {known}"
+            ) from None
         bound.apply_defaults()
         runtime = {k: v for k, v in bound.arguments.items() if k not in self._constexprs}
         constants = {k: _plain(v) for k, v in bound.arguments.items() if k in self._constexprs}
@@ -116,8 +122,13 @@ class JitFunction:
 
     def _check_extents(self, call: Call, sig: Signature) -> None:
         for name, spec in zip(sig.names, sig.specs, strict=True):
-            if isinstance(spec, TensorSpec) and max(call.runtime[name].shape, default=0) > INT32_MAX:
-                raise LaunchError(f"argument {name}: an extent of {max(call.runtime[name].shape)} exceeds {INT32_MAX}")
+            if (
+                isinstance(spec, TensorSpec)
+                and max(call.runtime[name].shape, default=0) > INT32_MAX
+            ):
+                raise LaunchError(
+                    f"argument {name}: an extent of {max(call.runtime[name].shape)} exceeds {INT32_MAX}"
+                )
 
     def _interpret(self, call: Call, sig: Signature, grid: GridLike) -> None:
         """Runs on CPU tensors through the interpreter."""
@@ -130,14 +141,25 @@ class JitFunction:
         interpret(graph, arrays, normalize_grid(grid, constants))
 
     # ------------------------------------------------------------------ compiling
-    def _request(self, call: Call, sig: Signature, grid: GridLike, constants: Mapping[str, Any], dump: Path | None = None) -> Request:
+    def _request(
+        self,
+        call: Call,
+        sig: Signature,
+        grid: GridLike,
+        constants: Mapping[str, Any],
+        dump: Path | None = None,
+    ) -> Request:
         specs = dict(zip(sig.names, sig.specs, strict=True))
         args = {
-            n: Extents(tuple(call.runtime[n].shape), tuple(call.runtime[n].stride())) if isinstance(s, TensorSpec) else call.runtime[n]
+            n: Extents(tuple(call.runtime[n].shape), tuple(call.runtime[n].stride()))
+            if isinstance(s, TensorSpec)
+            else call.runtime[n]
             for n, s in specs.items()
         }
         launch = Launch(args, lambda meta: normalize_grid(grid, meta))
-        return Request(self.fn, specs, constants, launch, call.overrides, call.num_warps, HOPPER, dump)
+        return Request(
+            self.fn, specs, constants, launch, call.overrides, call.num_warps, HOPPER, dump
+        )
 
     def _prepare(self, call: Call, sig: Signature, grid: GridLike) -> Prepared:
         key = self._key(call, sig, grid)
@@ -151,14 +173,22 @@ class JitFunction:
 
     def _key(self, call: Call, sig: Signature, grid: GridLike) -> Any:
         shapes = tuple(
-            tuple(v.shape) if isinstance(s, TensorSpec) else (v if isinstance(s, ScalarSpec) else None)
+            tuple(v.shape)
+            if isinstance(s, TensorSpec)
+            else (v if isinstance(s, ScalarSpec) else None)
             for v, s in zip(call.runtime.values(), sig.specs, strict=True)
         )
         probe = {k: _probe(k, v) for k, v in call.constants.items()}
         constants = tuple((k, v) for k, v in call.constants.items())
         return (sig, shapes, constants, call.overrides, call.num_warps, normalize_grid(grid, probe))
 
-    def compile(self, *args: Any, grid: GridLike | None = None, dump: str | Path | None = None, **kwargs: Any) -> Kernel:
+    def compile(
+        self,
+        *args: Any,
+        grid: GridLike | None = None,
+        dump: str | Path | None = None,
+        **kwargs: Any,
+    ) -> Kernel:
         """Compiles for these arguments without launching (meta or CPU tensors serve; no GPU needed).
 
         grid: the grid of the launch that plans are chosen for; by default large.
@@ -219,7 +249,12 @@ class EditedKernel:
             module = replace(made.module, source=text)
             self._launchers[key] = Launcher(module, KERNELS.get(module, HOPPER)), made.constants
         launcher, constants = self._launchers[key]
-        launcher.launch(call.runtime, normalize_grid(grid, constants), device.index, driver.current_stream(device.index))
+        launcher.launch(
+            call.runtime,
+            normalize_grid(grid, constants),
+            device.index,
+            driver.current_stream(device.index),
+        )
 
 
 def _launcher(kernel: Kernel) -> Launcher:
@@ -270,5 +305,3 @@ def jit(fn: Callable[..., object] | None = None, **_: Any) -> Any:
     if fn is None:
         return jit
     return JitFunction(fn)
-
-

@@ -9,13 +9,19 @@ from tiledsl.ws.plan import Plan
 def render_report(kernel: Kernel) -> str:
     """What the compiler decided, what it expects, and what it declined with the reason and the line."""
     module, plan = kernel.module, kernel.plan
-    lines = [f"kernel {module.name}", f"constexprs: {_pairs(kernel.constants)}", f"plan: {plan.describe()}"]
+    lines = [
+        f"kernel {module.name}",
+        f"constexprs: {_pairs(kernel.constants)}",
+        f"plan: {plan.describe()}",
+    ]
     lines.append(f"threads: {module.num_threads} ({module.num_threads // 128} warpgroups)")
     if kernel.analysis is not None and isinstance(plan, Plan):
         lines += ["roles:", *_roles(plan), "channels:", *_channels(kernel, plan)]
     if kernel.cost is not None:
         c = kernel.cost
-        lines.append(f"expected: {c.us:.1f} us, bound by {c.bottleneck}, {c.waves} wave(s) of tiles")
+        lines.append(
+            f"expected: {c.us:.1f} us, bound by {c.bottleneck}, {c.waves} wave(s) of tiles"
+        )
     lines += ["shared memory:", kernel.smem.table()]
     if kernel.compiled is not None:
         c = kernel.compiled
@@ -54,5 +60,7 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
         names = ", ".join(f"{o.name} {'x'.join(map(str, o.smem.shape))}" for o in found.loads)
         size = sum(o.smem.bytes for o in found.loads)
         at = found.loop.loc.short if found.loop.loc else "?"
-        out.append(f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; feeds the dot(s) of the loop at {at}")
+        out.append(
+            f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; feeds the dot(s) of the loop at {at}"
+        )
     return out

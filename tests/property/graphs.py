@@ -31,7 +31,20 @@ TENSOR_DTYPES = (dtypes.int32, dtypes.float32, dtypes.bfloat16)
 DTYPES = (*TENSOR_DTYPES, dtypes.int1, dtypes.int8, dtypes.uint8, dtypes.int64, dtypes.float16)
 SHAPES = ((4,), (2, 4), (1, 4), (4, 2))
 FLOAT_OPS = (ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Min, ew.Max)
-INT_OPS = (ew.Add, ew.Sub, ew.Mul, ew.FloorDiv, ew.Mod, ew.Min, ew.Max, ew.And, ew.Or, ew.Xor, ew.Shl, ew.Shr)
+INT_OPS = (
+    ew.Add,
+    ew.Sub,
+    ew.Mul,
+    ew.FloorDiv,
+    ew.Mod,
+    ew.Min,
+    ew.Max,
+    ew.And,
+    ew.Or,
+    ew.Xor,
+    ew.Shl,
+    ew.Shr,
+)
 BOOL_OPS = (ew.And, ew.Or, ew.Xor)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 3.0, float("inf"), float("-inf"), float("nan"), 1e-3, 70000.0)
 INTS = (0, 1, -1, 2, 3, 7, 31, 32, 127, -128, 255, 2**31 - 1, -(2**31))
@@ -141,7 +154,9 @@ class _Maker:
     def carried(self) -> list[Value]:
         return self.draw(st.lists(st.sampled_from(self.scope), max_size=3))
 
-    def inside(self, region: Region, extra: list[Value], types: list[Type], head: list[Value]) -> None:
+    def inside(
+        self, region: Region, extra: list[Value], types: list[Type], head: list[Value]
+    ) -> None:
         """Fills a region with a few ops and a yield of `head` and values of the given types."""
         outer, self.scope = self.scope, [*self.scope, *extra]
         self.depth += 1
@@ -154,7 +169,10 @@ class _Maker:
 
     def for_loop(self) -> None:
         init = self.carried()
-        bounds = [self.constant_int(n) for n in self.draw(st.sampled_from([(0, 0, 1), (0, 1, 1), (0, 3, 1), (2, -2, -2)]))]
+        bounds = [
+            self.constant_int(n)
+            for n in self.draw(st.sampled_from([(0, 0, 1), (0, 1, 1), (0, 3, 1), (2, -2, -2)]))
+        ]
         if self.draw(st.booleans()):
             bounds[1] = self.small
         body = Region()
@@ -164,7 +182,9 @@ class _Maker:
         self.scope += op.results
 
     def if_else(self) -> None:
-        condition = self.of_type(lambda t: t == ScalarType(dtypes.int1)) or self.constant(dtypes.int1)
+        condition = self.of_type(lambda t: t == ScalarType(dtypes.int1)) or self.constant(
+            dtypes.int1
+        )
         types = [v.type for v in self.carried()]
         then, orelse = Region(), Region()
         self.inside(then, [], types, [])
@@ -210,9 +230,13 @@ def graphs(draw: st.DrawFn) -> TileGraph:
     """A graph with one tensor per dtype of TENSOR_DTYPES and two scalars, `f` (f32) and `n` (i32)."""
     graph = TileGraph("random")
     tensors = [
-        graph.body.add_arg(TensorType(1, d, 0, tma=True, align_bytes=16), f"t_{d}") for d in TENSOR_DTYPES
+        graph.body.add_arg(TensorType(1, d, 0, tma=True, align_bytes=16), f"t_{d}")
+        for d in TENSOR_DTYPES
     ]
-    scalars = [graph.body.add_arg(ScalarType(dtypes.float32), "f"), graph.body.add_arg(ScalarType(dtypes.int32), "n")]
+    scalars = [
+        graph.body.add_arg(ScalarType(dtypes.float32), "f"),
+        graph.body.add_arg(ScalarType(dtypes.int32), "n"),
+    ]
     maker = _Maker(draw, Builder(graph), list(scalars), tensors)
     maker.load()
     maker.ops(draw(st.integers(1, 14)))

@@ -24,9 +24,13 @@ from tiledsl.ir.verifier import verify
 
 GRID = (2, 1, 1)
 PIPELINE = ["canonicalize", "cse", "licm", "canonicalize", "cse", "dce"]
-ON_TILES = sorted(n for n, p in passes().items() if Level.TILE & p.consumes and p.produces & Level.TILE)
+ON_TILES = sorted(
+    n for n, p in passes().items() if Level.TILE & p.consumes and p.produces & Level.TILE
+)
 CONFIG = settings(
-    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 

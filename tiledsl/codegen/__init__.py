@@ -1,0 +1,1 @@
+"""From a machine graph to CUDA C++ text."""

@@ -73,7 +73,7 @@ class Walker:
     def _bind(self, op: Op, context: Expression, text: str) -> str:
         """Gives the value of an expression to the op's result: in place of a variable when it is simple."""
         code = context.wrap.format(text) if context.wrap else text
-        atomic = context.atomic or bool(context.wrap and not context.wrap.startswith("("))
+        atomic = context.atomic or bool(context.wrap)
         value = op.result
         if self.emission.may_inline(value, code):
             self.emission.bind(value, code, atomic=atomic)

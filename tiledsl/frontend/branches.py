@@ -6,15 +6,16 @@ import ast
 from collections.abc import Sequence
 
 from tiledsl.dtypes import int1
+from tiledsl.errors import SourceLoc
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.dispatch import Return
+from tiledsl.frontend.dispatch import ReturnsEarly
 from tiledsl.frontend.dispatch import Signal
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import run_block
 from tiledsl.frontend.dispatch import statement
 from tiledsl.frontend.liveness import assigned
-from tiledsl.frontend.liveness import contains_return
 from tiledsl.frontend.liveness import liveness_of
 from tiledsl.frontend.merge import Conflict
 from tiledsl.frontend.merge import conflict_error
@@ -44,9 +45,12 @@ def run_if(frame: Frame, node: ast.If) -> Signal:
     if not isinstance(condition, Value):
         return run_block(frame, node.body if condition else node.orelse)
     condition = scalar_condition(frame, node.test, condition, "if")
-    if contains_return([*node.body, *node.orelse]):
+    if not frame.may_return:
+        return _if_that_joins(frame, node, condition)
+    try:
+        return _if_that_joins(frame, node, condition)
+    except ReturnsEarly:
         return _if_with_return(frame, node, condition)
-    return _if_that_joins(frame, node, condition)
 
 
 def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) -> Value:
@@ -63,18 +67,31 @@ def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) 
 class _Branch:
     """One branch, lowered: its region and the variables at its end."""
 
-    def __init__(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
+    def __init__(self, frame: Frame, body: Sequence[ast.stmt], *, may_return: bool) -> None:
+        self.frame = frame
         self.region = Region()
-        before = frame.variables
-        frame.variables = dict(before)
-        with frame.builder.at(self.region), frame.branch():
-            self.signal = run_block(frame, body)
-        self.variables, frame.variables = frame.variables, before
+        with frame.builder.at(self.region), frame.branch(may_return=may_return):
+            try:
+                self.signal = run_block(frame, body)
+            except ReturnsEarly:
+                self.drop()
+                raise
+            self.variables = frame.variables
+
+    def drop(self) -> None:
+        """Takes the ops of the branch out of the graph."""
+        for op in reversed(list(self.region.ops)):
+            self.frame.builder.graph.erase(op)
 
 
 # ---------------------------------------------------------------------- both branches go on
 def _if_that_joins(frame: Frame, node: ast.If, condition: Value) -> Signal:
-    then, orelse = _Branch(frame, node.body), _Branch(frame, node.orelse)
+    then = _Branch(frame, node.body, may_return=False)
+    try:
+        orelse = _Branch(frame, node.orelse, may_return=False)
+    except ReturnsEarly:
+        then.drop()
+        raise
     merger = _Merger(frame, node, then, orelse)
     live = liveness_of(frame.source).after[node]
     for name in assigned([*node.body, *node.orelse]):
@@ -104,19 +121,22 @@ class _Merger:
             variables[name] = POISON
         elif not is_live:
             if not (x is y and name in variables):
-                variables[name] = Undefined("it is assigned in a branch of an `if`", self.frame.loc(self.node))
+                variables[name] = Undefined("it is assigned in a branch of an `if`", self._place(name))
         elif self._lacks(self.then, name) or self._lacks(self.orelse, name):
             variables[name] = Undefined(
                 "it is assigned in only one branch of an `if` at run time",
-                self.frame.loc(self.node),
+                self._place(name),
                 hint=f"assign {name!r} before the `if`",
             )
         elif not same_structure(x, y):
             variables[name] = Undefined(
-                f"it is {describe(x)} in one branch of an `if` and {describe(y)} in the other", self.frame.loc(self.node)
+                f"it is {describe(x)} in one branch of an `if` and {describe(y)} in the other", self._place(name)
             )
         else:
             self.add_tree(name, x, y)
+
+    def _place(self, name: str) -> SourceLoc:
+        return self.frame.assignment_of(name) or self.frame.loc(self.node)
 
     def _lacks(self, branch: _Branch, name: str) -> bool:
         return name not in branch.variables or isinstance(branch.variables[name], Undefined)
@@ -132,7 +152,7 @@ class _Merger:
         found = meet(a, b)
         if isinstance(found, Conflict):
             message = f"{name!r} has two types after the `if`: {describe(a)} and {describe(b)}"
-            raise conflict_error(message, (a, "in the first branch"), (b, "in the other branch"))
+            raise conflict_error(message, (a, "in the first branch", None), (b, "in the other branch", None))
         self.types.append(found)
         self.names.append(name)
         self.values[0].append(a)
@@ -171,7 +191,8 @@ def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
     rest = [stmt for block in reversed(frame.pending) for stmt in block]
     saved, frame.pending = frame.pending, []
     try:
-        then, orelse = _Branch(frame, [*node.body, *rest]), _Branch(frame, [*node.orelse, *rest])
+        then = _Branch(frame, [*node.body, *rest], may_return=True)
+        orelse = _Branch(frame, [*node.orelse, *rest], may_return=True)
     finally:
         frame.pending = saved
     results = [b.signal.value if isinstance(b.signal, Return) else None for b in (then, orelse)]

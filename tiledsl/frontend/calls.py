@@ -108,9 +108,14 @@ def check_arguments(
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:
-        raise TypeMismatch(f"{name}(): {error}", hint=f"its parameters are {signature}") from None
+        raise TypeMismatch(f"{name}(): {error}", hint=f"its parameters are {_plain(signature)}") from None
     bound.apply_defaults()
     return bound
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
 # ---------------------------------------------------------------------- Python's functions

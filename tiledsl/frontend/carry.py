@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
+from tiledsl.errors import SourceLoc
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.liveness import assigned
 from tiledsl.frontend.liveness import liveness_of
@@ -33,18 +35,28 @@ class Restart(Exception):  # noqa: N818
     """A carried value needs another type; the body has to be lowered again."""
 
 
+@dataclass
 class Slot:
-    """One carried value: a leaf of a variable.
+    """One leaf of a variable.
 
-    init: its value before the loop.  type: its type in the loop.
-    is_fixed: a compile-time number that so far no iteration has changed, and so is not carried.
+    init: its value before the loop.  type: its type in the loop; None for a compile-time object that no iteration
+    changes, and that is not carried.
     """
 
-    def __init__(self, name: str, init: object, *, is_fixed: bool) -> None:
-        self.name = name
-        self.init = init
-        self.is_carried = (is_run_time(init) or is_number(init)) and not is_fixed
-        self.type: Type | None = own_type(cast("Value", init)) if self.is_carried else None
+    name: str
+    init: object
+    type: Type | None
+
+
+def _slot_type(leaf: object, *, is_sure: bool) -> Type | None:
+    """The type that a leaf starts with in the loop.
+
+    is_sure: the variable is assigned by more than an `if`. A number that only an `if` assigns stays a constant until
+    an iteration changes it: the branch may be dead.
+    """
+    if is_run_time(leaf) or (is_number(leaf) and is_sure):
+        return own_type(cast("Value", leaf))
+    return None
 
 
 class Carried:
@@ -57,18 +69,18 @@ class Carried:
         self.frame = frame
         self.node = node
         self.trees: dict[str, object] = {}
+        self.places: dict[str, SourceLoc | None] = {}
+        self.poisoned: tuple[str, ...] = ()
         self.slots: list[Slot] = []
         needed = liveness_of(frame.source).carried(node)
         always = set(assigned(s for s in node.body if not isinstance(s, ast.If)))
         for name in assigned(node.body):
             if name in needed and name not in skip and frame.is_defined(name):
                 value = self.trees[name] = frame.variables[name]
+                self.places[name] = frame.assignment_of(name)
                 if value is POISON:
                     continue
-                # A number that only an `if` assigns may stay a constant: the branch may be dead.
-                self.slots += [
-                    Slot(name, leaf, is_fixed=name not in always and is_number(leaf)) for leaf in leaves(value)
-                ]
+                self.slots += [Slot(name, leaf, _slot_type(leaf, is_sure=name in always)) for leaf in leaves(value)]
 
     def initial(self) -> tuple[Value, ...]:
         """The carried values before the loop."""
@@ -97,8 +109,6 @@ class Carried:
         out = self._variables(found)
         out.update((name, POISON) for name in self.poisoned)
         return out
-
-    poisoned: tuple[str, ...] = ()
 
     def _variables(self, found: list[object]) -> dict[str, object]:
         it = iter(found)
@@ -140,7 +150,6 @@ class Carried:
     def _unfix(self, slot: Slot, leaf: object) -> None:
         if not is_number(slot.init):
             raise self._changed(slot.name, slot.init, leaf)
-        slot.is_carried = True
         slot.type = own_type(slot.init)
         raise Restart
 
@@ -150,22 +159,15 @@ class Carried:
         if isinstance(leaf, Value) and leaf.type == slot.type:
             return leaf
         found = meet(slot.init, leaf)
-        if is_number(slot.init) and is_number(leaf):
-            found = self._numbers(slot, leaf, found)
-        elif is_number(slot.init) and isinstance(found, Conflict) and isinstance(leaf, Value):
+        if isinstance(found, Conflict) and is_number(slot.init) and isinstance(leaf, Value):
+            # A number takes the type of the scalar that replaces it.
             found = leaf.type if isinstance(leaf.type, ScalarType) else found
         if isinstance(found, Conflict):
             raise self._changed(slot.name, slot.init, leaf)
-        if isinstance(slot.type, ScalarType) and isinstance(found, ScalarType) and found != slot.type:
-            if self._is_wider(found, slot.type):
-                slot.type = found
-                raise Restart
+        if isinstance(slot.type, ScalarType) and isinstance(found, ScalarType) and self._is_wider(found, slot.type):
+            slot.type = found
+            raise Restart
         return convert(self.frame.mark(self.node), leaf, slot.type)
-
-    def _numbers(self, slot: Slot, leaf: object, found: Type | Conflict) -> Type | Conflict:
-        del leaf
-        assert isinstance(slot.type, ScalarType)
-        return found if isinstance(found, ScalarType) and self._is_wider(found, slot.type) else slot.type
 
     @staticmethod
     def _is_wider(new: ScalarType, old: ScalarType) -> bool:
@@ -176,6 +178,10 @@ class Carried:
 
     def _changed(self, name: str, before: object, after: object) -> TypeMismatch:
         message = f"{name!r} changes its type in the loop: from {describe(before)} to {describe(after)}"
-        error = conflict_error(message, (before, "before the loop"), (after, "at the end of the body"))
+        error = conflict_error(
+            message,
+            (before, "before the loop", self.places[name]),
+            (after, "at the end of the body", self.frame.assignment_of(name)),
+        )
         error.hint = f"give {name!r} one type: cast with .to(), or start with tl.zeros of the final shape and dtype"
         return error

@@ -25,6 +25,10 @@ class Return:
     value: object
 
 
+class ReturnsEarly(Exception):  # noqa: N818
+    """A return statement was reached in a branch at run time; the `if` has to be lowered in another way."""
+
+
 class Jump(Enum):
     """A block ended in a break or continue of a loop that is being expanded."""
 

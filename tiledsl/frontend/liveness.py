@@ -32,11 +32,6 @@ def reads(node: ast.AST | None) -> Names:
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
-def contains_return(nodes: Iterable[ast.AST]) -> bool:
-    """Whether a return statement stands among statements."""
-    return any(isinstance(inner, ast.Return) for node in nodes for inner in ast.walk(node))
-
-
 @dataclass
 class Liveness:
     """Results for one function, by statement of control flow.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import cast
 
-from tiledsl.dtypes import int1
+from tiledsl.dtypes import DType
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.branches import scalar_condition
@@ -20,7 +20,6 @@ from tiledsl.frontend.dispatch import statement
 from tiledsl.frontend.carry import Carried
 from tiledsl.frontend.carry import Restart
 from tiledsl.frontend.liveness import assigned
-from tiledsl.frontend.liveness import contains_return
 from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import Undefined
 from tiledsl.frontend.statements import assign
@@ -77,7 +76,6 @@ def _expand(frame: Frame, node: ast.For, items: Sequence[object]) -> Signal:
 def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
     if not isinstance(node.target, ast.Name):
         raise SyntaxNotSupported("the variable of a loop over a range must be a name").at(frame.loc(node.target))
-    _check_body(frame, node)
     builder = frame.mark(node)
     bounds = (spec.lower, spec.upper, spec.step)
     dtype = common_dtype(bounds, "range()") if any(isinstance(x, Value) for x in bounds) else _widest(bounds)
@@ -97,19 +95,13 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
     return None
 
 
-def _widest(bounds: tuple[object, ...]) -> object:
+def _widest(bounds: tuple[object, ...]) -> DType:
     return max((literal_dtype(cast("int", x)) for x in bounds), key=lambda d: d.bits)
 
 
 def _rounds(carried: Carried) -> Iterator[int]:
     """A body is lowered again when a carried value turned out to need a wider type, once per value at most."""
     yield from range(MAX_ROUNDS * (1 + len(carried.slots)))
-
-
-def _check_body(frame: Frame, node: ast.For | ast.While) -> None:
-    if contains_return(node.body):
-        # Found again, with its own place, when the statement is reached; a dead one does no harm.
-        return
 
 
 def _body(
@@ -138,7 +130,9 @@ def _undefined_after(frame: Frame, node: ast.For | ast.While, name: str) -> Unde
     if isinstance(node, ast.For) and name in assigned([node.target]):
         return Undefined("a loop variable has no value after its loop", frame.loc(node.target))
     return Undefined(
-        "it is assigned inside a loop only", frame.loc(node), hint=f"assign {name!r} before the loop, which may not run"
+        "it is assigned inside a loop only",
+        frame.assignment_of(name) or frame.loc(node),
+        hint=f"assign {name!r} before the loop, which may not run",
     )
 
 

@@ -118,9 +118,12 @@ def place_of(value: object) -> SourceLoc | None:
     return None
 
 
-def conflict_error(message: str, first: tuple[object, str], second: tuple[object, str]) -> TypeMismatch:
-    """The error for a variable with two types; each side is a value and the words for its place."""
+Side = tuple[object, str, SourceLoc | None]
+
+
+def conflict_error(message: str, first: Side, second: Side) -> TypeMismatch:
+    """The error for a variable with two types; each side is a value, the words for its place, and its assignment."""
     error = TypeMismatch(message)
-    for value, words in (first, second):
-        error.note(f"{words} it is {describe(value)}", place_of(value))
+    for value, words, assignment in (first, second):
+        error.note(f"{words} it is {describe(value)}", place_of(value) or assignment)
     return error

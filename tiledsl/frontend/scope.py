@@ -99,7 +99,8 @@ class Session:
             return
         first, *others = self.errors
         for other in others:
-            first.notes.append(Note(f"also: {other.message}", other.loc))
+            hint = f"; hint: {other.hint}" if other.hint else ""
+            first.notes.append(Note(f"also: {other.message}{hint}", other.loc))
         if len(self.errors) >= MAX_ERRORS:
             first.note(f"only the first {MAX_ERRORS} errors are shown")
         raise first
@@ -113,6 +114,8 @@ class Frame:
     pending: for each block around the current statement, outermost first, the statements that follow in it.
     loops: the loops around the current statement, outermost first.
     branches: how many run-time `if`s surround the current statement.
+    may_return: whether a return statement may stand here; False in branches that are expected to join again.
+    assigned_by: the target that last assigned a variable.
     """
 
     def __init__(
@@ -134,6 +137,8 @@ class Frame:
         self.pending: list[Sequence[ast.stmt]] = []
         self.loops: list[LoopFrame] = []
         self.branches = 0
+        self.may_return = True
+        self.assigned_by: dict[str, ast.AST] = {}
         self._locs: dict[ast.AST, SourceLoc] = {}
 
     def loc(self, node: ast.AST) -> SourceLoc:
@@ -174,13 +179,21 @@ class Frame:
             self.loops.pop()
 
     @contextmanager
-    def branch(self) -> Iterator[None]:
-        """A branch of a run-time `if`."""
+    def branch(self, *, may_return: bool) -> Iterator[None]:
+        """A branch of a run-time `if`: a copy of the variables, and whether `return` may stand in it."""
+        saved = (self.variables, self.may_return)
+        self.variables, self.may_return = dict(self.variables), may_return
         self.branches += 1
         try:
             yield
         finally:
             self.branches -= 1
+            self.variables, self.may_return = saved
+
+    def assignment_of(self, name: str) -> SourceLoc | None:
+        """Where a variable was last assigned."""
+        node = self.assigned_by.get(name)
+        return self.loc(node) if node is not None else None
 
     def is_defined(self, name: str) -> bool:
         """Whether a local variable has a value (or had one before an error)."""

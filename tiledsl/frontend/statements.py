@@ -10,6 +10,7 @@ from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.dispatch import Jump
 from tiledsl.frontend.dispatch import Return
+from tiledsl.frontend.dispatch import ReturnsEarly
 from tiledsl.frontend.dispatch import Signal
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import statement
@@ -36,6 +37,7 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
             if isinstance(value, Value) and not value.name:
                 value.name = name
             frame.variables[name] = value
+            frame.assigned_by[name] = target
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             _unpack(frame, target, elements, value)
         case ast.Subscript():
@@ -143,12 +145,17 @@ def run_raise(frame: Frame, node: ast.Raise) -> Signal:
 
 @statement(ast.Return)
 def run_return(frame: Frame, node: ast.Return) -> Signal:
-    """Ends the function; a `return` inside a loop at run time is not supported."""
+    """Ends the function; a `return` inside a loop at run time is not supported.
+
+    Raises: ReturnsEarly in a branch that was expected to join again.
+    """
     if frame.in_run_time_loop():
         raise SyntaxNotSupported(
             "return inside a loop at run time is not supported",
             hint="keep the result in a variable, and let the loop's bounds or a `while` condition end the loop",
         )
+    if not frame.may_return:
+        raise ReturnsEarly
     return Return(evaluate(frame, node.value) if node.value else None)
 
 

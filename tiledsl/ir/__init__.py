@@ -1,0 +1,1 @@
+"""The graph: types, ops, layouts, text form, verifier, interpreter, passes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ class Builder:
         return op.result
 
     @contextmanager
-    def at(self, region: Region, index: int | None = None) -> Iterator[Builder]:
+    def at(self, region: Region, index: int | None = None) -> Generator[Builder]:
         """Moves the insertion point for the duration of a block."""
         saved = (self.region, self.index)
         self.region, self.index = region, index
@@ -56,7 +56,7 @@ class Builder:
             self.region, self.index = saved
 
     @contextmanager
-    def located(self, loc: SourceLoc | None) -> Iterator[Builder]:
+    def located(self, loc: SourceLoc | None) -> Generator[Builder]:
         """Uses another source location for the duration of a block."""
         saved, self.loc = self.loc, loc or self.loc
         try:

@@ -1,9 +1,9 @@
 """The interpreter: the executable definition of a graph, over numpy and ml_dtypes.
 
-Values are numpy arrays of the dtype of their type (scalars are 0-d), tensors are the caller's arrays, pointers are
-int64 addresses. It knows the ops of control flow; every other op runs through `Op.execute`, which gets this machine,
-or `Op.evaluate`, which gets the operands alone. Execution is a generator: whoever waits yields, so that several
-roles can be driven in any order.
+Values are numpy arrays of the dtype of their type (scalars are 0-d), tensors are the caller's
+arrays, pointers are int64 addresses. It knows the ops of control flow; every other op runs through
+`Op.execute`, which gets this machine, or `Op.evaluate`, which gets the operands alone. Execution is
+a generator: whoever waits yields, so that several roles can be driven in any order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from inspect import isgenerator
 from itertools import product
 from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -45,16 +46,16 @@ def interpret(
     *,
     on_store: OnStore | None = None,
 ) -> None:
-    """Runs every program of a grid, in order of x, then y, then z; stores write into the arrays given.
+    """Runs every program of a grid, x fastest; stores write into the arrays given.
 
     Args:
         graph: a kernel.
-        args: a numpy array (a view with any strides) per tensor or pointer argument, a number per scalar, by name.
+        args: by name, an array (with any strides) per tensor or pointer, a number per scalar.
         grid: extents of the launch grid.
         on_store: called after each store with the op, the array and the window written.
 
     Raises:
-        LaunchError: an argument is missing, or of another dtype or rank than the kernel was made for.
+        LaunchError: an argument is missing, or its dtype or rank is not what the kernel takes.
         TileError: at the source line of an op that cannot run.
     """
     memory = GlobalMemory()
@@ -117,9 +118,9 @@ class Interpreter:
             if op.is_terminator:
                 return tuple(operands)
             try:
-                results = self._start(op, operands)
+                results: Any = self._start(op, operands)
                 if isgenerator(results):
-                    results = yield from results
+                    results = yield from cast("Steps", results)
                 self._finish(op, results)
             except TileError as error:
                 raise error.at(op.loc)  # noqa: B904 - the same error, located
@@ -139,7 +140,11 @@ class Interpreter:
                 return op.execute(self, *operands)
 
     def _finish(self, op: Op, results: Any) -> None:
-        many = results if isinstance(results, tuple) else (results,) if op.results else ()
+        many: tuple[Any, ...] = ()
+        if isinstance(results, tuple):
+            many = cast("tuple[Any, ...]", results)
+        elif op.results:
+            many = (results,)
         if len(many) != len(op.results):
             raise InternalError(f"{op.opcode} gave {len(many)} results, not {len(op.results)}")
         for value, result in zip(op.results, many, strict=True):
@@ -184,7 +189,7 @@ def _bind_one(value: Value, given: Any, memory: GlobalMemory) -> Any:
         case TensorType() | PointerType():
             if not isinstance(given, np.ndarray):
                 raise LaunchError(f"{value.name}: expected an array, got {type(given).__name__}")
-            array: Array = given
+            array = cast("Array", given)
             if array.dtype != type_.dtype.numpy:
                 raise LaunchError(f"{value.name}: expected {type_.dtype.numpy}, got {array.dtype}")
             if isinstance(type_, PointerType):

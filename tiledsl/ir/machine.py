@@ -1,4 +1,4 @@
-"""What an op with state may ask of the machine that runs it, and global memory as the reference semantics see it."""
+"""What an op with state may ask of the machine that runs it; global memory by address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# A step of the machine: every `yield` lets the other roles run; the returned tuple holds the results.
+# Every `yield` lets the other roles run; the returned tuple holds the results.
 Steps = Generator[None, None, tuple[Any, ...]]
 
 
@@ -50,7 +50,7 @@ class Machine(Protocol):
 
 
 class GlobalMemory:
-    """Arrays by address. A pointer's value is the real 64-bit address of an element; accesses are checked."""
+    """Arrays by address: a pointer is the real 64-bit address of an element. Checks accesses."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, Array]] = []
@@ -75,7 +75,7 @@ class GlobalMemory:
         return out
 
     def scatter(self, addresses: Any, values: Any, mask: Any = True) -> None:
-        """Writes elements at int64 addresses where the mask holds; of two lanes on one address the later wins."""
+        """Writes elements at int64 addresses where the mask holds; the last of two lanes wins."""
         data = np.asarray(values)
         at, active = np.broadcast_arrays(np.asarray(addresses, dtype=np.int64), mask)
         data = np.broadcast_to(data, at.shape)
@@ -95,7 +95,7 @@ class GlobalMemory:
                 continue
             left &= ~lanes
             raw = (ctypes.c_uint8 * (stop - start)).from_address(start)
-            out.append((np.frombuffer(raw, dtype=np.uint8), at[lanes] - start, lanes))
+            out.append((np.ctypeslib.as_array(raw), at[lanes] - start, lanes))
         if left.any():
             word = "write to" if write else "read from"
             raise LaunchError(f"{word} address {int(at[left].flat[0]):#x}, outside every tensor")
@@ -116,7 +116,9 @@ def block_window(
     return tuple(outer), tuple(inner)
 
 
-def load_block(array: Array, offsets: Sequence[int], block_shape: Sequence[int], other: Any = 0) -> Array:
+def load_block(
+    array: Array, offsets: Sequence[int], block_shape: Sequence[int], other: Any = 0
+) -> Array:
     """A copy of a block of a tensor, with `other` outside it."""
     outer, inner = block_window(array.shape, offsets, block_shape)
     part = array[outer]

@@ -116,17 +116,17 @@ def common_dtype(xs: Sequence[Operand], what: str) -> DType:
     return result
 
 
-def constant(b: Builder, x: bool | int | float, dtype: DType) -> Value:
+def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "argument") -> Value:
     """A scalar constant. Raises TypeMismatch for an int that the dtype does not hold."""
     if dtype.is_float:
         return b.value(Constant(float(x), dtype))
     if dtype.kind == "bool":
         return b.value(Constant(bool(x), dtype))
     if x != x or abs(x) == float("inf"):
-        raise TypeMismatch(f"{x!r} cannot become {dtype!r}")
+        raise TypeMismatch(f"{what}: {x!r} cannot become {dtype!r}")
     whole = int(x)
     if not _fits(whole, dtype):
-        raise TypeMismatch(f"the constant {whole} does not fit {dtype!r}")
+        raise TypeMismatch(f"{what}: the constant {whole} does not fit {dtype!r}")
     return b.value(Constant(whole, dtype))
 
 
@@ -134,7 +134,7 @@ def as_value(b: Builder, x: Operand, dtype: DType | None = None, *, what: str = 
     """x as a value, cast to `dtype` when one is given."""
     found = element_type(x, what)
     if not isinstance(x, Value):
-        return constant(b, x, dtype or found)
+        return constant(b, x, dtype or found, what=what)
     return x if dtype is None or dtype == found else b.value(Cast(x, dtype))
 
 

@@ -76,7 +76,9 @@ class _Cursor:
 
     def fail(self, expected: str) -> NoReturn:
         got = self.text[self.at : self.at + 20] or "the end of the line"
-        raise TileError(f"expected {expected}, got {got!r}", SourceLoc("<text>", self.line, self.at))
+        raise TileError(
+            f"expected {expected}, got {got!r}", SourceLoc("<text>", self.line, self.at)
+        )
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         self.skip()
@@ -335,7 +337,7 @@ class _GraphParser:
             raise TileError(f"{cls.opcode}: {len(items)} operands given, {len(specs)} declared")
         return {spec.name: item for spec, item in zip(specs, items, strict=False)}
 
-    def operand(self, cursor: _Cursor) -> Value | None | tuple[Value | None, ...]:
+    def operand(self, cursor: _Cursor) -> Value | tuple[Value | None, ...] | None:
         if cursor.take("["):
             return tuple(cursor.many("]", lambda: self.use(cursor)))
         return self.use(cursor)

@@ -6,10 +6,11 @@
       %t_2 : tile<64xf32> = memory.load(%x_0, [%pid_1]) {block_shape = (64,)}  @scale.py:8:9
     }
 
-An op is one line: results with types, opcode, operands in field order, attributes that differ from their default,
-location. A group of operands stands in brackets unless it is the op's only operand field; an absent optional operand
-is `none`, and left out at the end. Each region follows on lines of its own, headed by its field name and arguments.
-Values are numbered in print order. `parser.py` reads all of this back.
+An op is one line: results with types, opcode, operands in field order, attributes that differ from
+their default, location. A group of operands stands in brackets unless it is the op's only operand
+field; an absent optional operand is `none`, and left out at the end. Each region follows on lines
+of its own, headed by its field name and arguments. Values are numbered in print order. `parser.py`
+reads all of this back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from typing import cast
 
 from tiledsl.dtypes import DType
 from tiledsl.ir.graph import TileGraph
@@ -36,7 +38,7 @@ def print_graph(graph: TileGraph, *, locations: bool = True) -> str:
 
 
 def numbered_lines(graph: TileGraph, *, locations: bool = True) -> Iterator[tuple[str, Op | None]]:
-    """Lines of the text form, each with the op that it states (None for headings and closing braces)."""
+    """Lines of the text form, each with the op it states (None for headings and braces)."""
     constants = attributes_text({k: printable(v) for k, v in graph.constants.items()})
     yield f"graph @{graph.name} level={graph.level.name}{constants}", None
     yield from _Printer(locations).region("body", graph.body, "")
@@ -47,7 +49,7 @@ def attribute_text(value: Any) -> str:
     if isinstance(value, float):
         return float.__repr__(value)
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
+        items = cast("tuple[Any, ...]", value)
         return f"({', '.join(map(attribute_text, items))}{',' if len(items) == 1 else ''})"
     if isinstance(value, ScalarType):
         return f"scalar<{value}>"
@@ -67,7 +69,7 @@ def attributes_text(attributes: dict[str, Any]) -> str:
 
 
 def printable(value: Any) -> Any:
-    """The value itself where it has a text form, else its `repr` (constexpr arguments may be anything)."""
+    """The value where it has a text form, else its `repr` (constexprs may be anything)."""
     if isinstance(value, list):
         value = tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     try:

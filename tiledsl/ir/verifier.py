@@ -1,4 +1,4 @@
-"""Rules of the graph as a whole: scopes, regions, levels, effects, and use lists that agree with the ops."""
+"""Rules of the graph as a whole: scopes, regions, levels, effects, use lists."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _STRENGTH = {Effect.PURE: 0, Effect.READ: 1, Effect.WRITE: 2, Effect.SYNC: 3}
 def verify(graph: TileGraph, target: Target = HOPPER) -> None:
     """Checks a graph against the rules of its level.
 
-    Every value is defined once and before its uses, in scope; every op is in one place and known to the graph with
-    its uses; regions end as their op wants; each op is legal on the graph's level, may have the effects that the op
-    around it allows, has the types that it infers, and passes its own `verify`.
+    Every value is defined once and before its uses, in scope; every op is in one place and known to
+    the graph with its uses; regions end as their op wants; each op is legal on the graph's level,
+    may have the effects that the op around it allows, has the types that it infers, and passes its
+    own `verify`.
 
     Raises:
         VerifyError: naming the op, at its location, with up to ten ops of the graph around it.
@@ -62,9 +63,8 @@ class _Verifier:
             self.fail(end, "the body of a kernel yields no values")
         self.region(self.graph.body, None, Effect.SYNC)
         if len(self.seen) != self.graph.num_ops:
-            raise InternalError(
-                f"{self.graph.name}: the graph holds {self.graph.num_ops} ops, its regions {len(self.seen)}"
-            )
+            count = f"{self.graph.num_ops} ops, its regions {len(self.seen)}"
+            raise InternalError(f"{self.graph.name}: the graph holds {count}")
 
     def fail(self, op: Op, message: str) -> None:
         raise self.explain(VerifyError(f"{op.opcode}: {message}"), op)
@@ -84,7 +84,9 @@ class _Verifier:
             self.define(op.results, scope, op)
         self.defined.difference_update(scope)
 
-    def define(self, values: tuple[Value, ...] | list[Value], scope: list[Value], op: Op | None) -> None:
+    def define(
+        self, values: tuple[Value, ...] | list[Value], scope: list[Value], op: Op | None
+    ) -> None:
         for value in values:
             if value in self.defined and op is not None:
                 self.fail(op, f"%{value.name} is defined twice")
@@ -105,9 +107,13 @@ class _Verifier:
             if value not in self.defined:
                 self.fail(op, f"operand {index} (%{value.name}) is not defined before it in scope")
         if not op.levels & self.graph.level:
-            self.fail(op, f"not legal at level {self.graph.level.name}, only at {level_names(op.levels)}")
+            self.fail(
+                op, f"not legal at level {self.graph.level.name}, only at {level_names(op.levels)}"
+            )
         if op.effect is not Effect.CONTROL and _STRENGTH[op.effect] > _STRENGTH[allowed]:
-            self.fail(op, f"an op with effect {op.effect.value!r} inside one that is {allowed.value!r}")
+            self.fail(
+                op, f"an op with effect {op.effect.value!r} inside one that is {allowed.value!r}"
+            )
         self.types(op)
         inner = allowed if op.effect is Effect.CONTROL else op.effect
         for region in op.regions:

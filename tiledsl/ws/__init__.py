@@ -1,0 +1,1 @@
+"""Warp specialisation: decisions as frozen plans, and the rewrites that apply them."""

@@ -193,7 +193,9 @@ def analyze(graph: TileGraph) -> Analysis:
     return out
 
 
-def _dot_loop(graph: TileGraph, loop: For, dots: list[Dot], written: set[Value], out: Analysis) -> DotLoop | None:
+def _dot_loop(
+    graph: TileGraph, loop: For, dots: list[Dot], written: set[Value], out: Analysis
+) -> DotLoop | None:
     step = constant_value(loop.step)
     if not isinstance(step, int) or step <= 0:
         out.decline("warp_specialize", "the loop's step is not a positive constant", loop.loc)
@@ -205,7 +207,9 @@ def _dot_loop(graph: TileGraph, loop: For, dots: list[Dot], written: set[Value],
         for side, value in (("a", dot.a), ("b", dot.b)):
             found = operand_load(value)
             if found is None:
-                out.decline("warp_specialize", f"operand {side} of the dot is not a block load", dot.loc)
+                out.decline(
+                    "warp_specialize", f"operand {side} of the dot is not a block load", dot.loc
+                )
                 return None
             load = found[0]
             reason = _load_problem(graph, loop, load, written)
@@ -260,7 +264,9 @@ def tainted_values(graph: TileGraph, sources: Iterable[Value]) -> set[Value]:
         for op in graph.walk():
             before = len(bad)
             if isinstance(op, For):
-                for arg, init, nxt, res in zip(op.carried, op.init, _yielded(op.body), op.results, strict=True):
+                for arg, init, nxt, res in zip(
+                    op.carried, op.init, _yielded(op.body), op.results, strict=True
+                ):
                     if init in bad or nxt in bad:
                         bad.update((arg, res))
                 if any(v in bad for v in (op.lower, op.upper, op.step)):
@@ -268,7 +274,11 @@ def tainted_values(graph: TileGraph, sources: Iterable[Value]) -> set[Value]:
                     bad.update(op.body.args)
             elif isinstance(op, If):
                 for i, res in enumerate(op.results):
-                    if op.condition in bad or _yielded(op.then)[i] in bad or _yielded(op.orelse)[i] in bad:
+                    if (
+                        op.condition in bad
+                        or _yielded(op.then)[i] in bad
+                        or _yielded(op.orelse)[i] in bad
+                    ):
                         bad.add(res)
             elif any(v in bad for v in op.operands):
                 bad.update(op.results)

@@ -28,7 +28,9 @@ class SmemPlan:
     blocks: list[Block] = field(default_factory=list[Block])
     end_bytes: int = 0
 
-    def take(self, name: str, num_bytes: int, *, align: int = 1024, detail: str = "", hint: str = "") -> int:
+    def take(
+        self, name: str, num_bytes: int, *, align: int = 1024, detail: str = "", hint: str = ""
+    ) -> int:
         """Reserves bytes and returns their offset."""
         offset = -(-self.end_bytes // align) * align
         self.blocks.append(Block(name, num_bytes, offset, detail, hint))

@@ -52,7 +52,14 @@ class ConsumerBuilder(RoleBuilder):
 
     is_consumer = True
 
-    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], stores: dict[int, StoreGeometry]) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        plan: Plan,
+        channels: dict[int, Channel],
+        mapping: dict[Value, Value],
+        stores: dict[int, StoreGeometry],
+    ) -> None:
         super().__init__(builder, plan, channels, mapping)
         self.stores = stores
         self.first_load = {c.loop.loads[0].op.id: c for c in channels.values()}
@@ -109,7 +116,11 @@ class ConsumerBuilder(RoleBuilder):
             self.b.add(branch)
             with self.b.at(branch.then):
                 target = self.get(store.tensor)
-                self.b.add(StoreTile(target, tuple(offsets), value, store.block_shape, store.squeeze, chunk))
+                self.b.add(
+                    StoreTile(
+                        target, tuple(offsets), value, store.block_shape, store.squeeze, chunk
+                    )
+                )
                 self.b.add(Yield(()))
             with self.b.at(branch.orelse):
                 self.b.add(Yield(()))
@@ -250,7 +261,9 @@ class ConsumerBuilder(RoleBuilder):
     def acc_indices(self, channel: Channel) -> list[int]:
         return [channel.loop.loop.carried.index(d.acc) for d in channel.loop.dots]
 
-    def loop_body(self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None) -> list[Value]:
+    def loop_body(
+        self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None
+    ) -> list[Value]:
         """One iteration up to and including the commit; returns the next carried values."""
         loop = channel.loop.loop
         self.map[loop.iv] = iv
@@ -280,10 +293,20 @@ class ConsumerBuilder(RoleBuilder):
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
         carried = [body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)]
-        new = For(lower, upper, self.get(loop.step), tuple(init), body=body, loc=loop.loc, names=tuple(r.name for r in loop.results))
+        new = For(
+            lower,
+            upper,
+            self.get(loop.step),
+            tuple(init),
+            body=body,
+            loc=loop.loc,
+            names=tuple(r.name for r in loop.results),
+        )
         saved = dict(self.map)
         with b.at(body), b.located(loop.loc):
-            keep = b.value(Compare("ne", iv, lower), "keep") if any(channel.loop.zero_init) else None
+            keep = (
+                b.value(Compare("ne", iv, lower), "keep") if any(channel.loop.zero_init) else None
+            )
             values = self.loop_body(channel, iv, carried, keep)
             if P == 1:
                 values = self.wait(channel, values, 0)
@@ -291,7 +314,9 @@ class ConsumerBuilder(RoleBuilder):
             else:
                 b.add(mma.Wait((), pending=P - 1))
                 first = lower if P == 2 else b.value(Add(lower, self.like(lower, (P - 2) * step)))
-                self.when(b.value(Compare("gt", iv, first)), lambda: b.add(aref.Consumed(channel.aref)))
+                self.when(
+                    b.value(Compare("gt", iv, first)), lambda: b.add(aref.Consumed(channel.aref))
+                )
             b.add(Yield(tuple(values)))
         self.map = saved
         b.add(new)
@@ -310,10 +335,16 @@ class ConsumerBuilder(RoleBuilder):
         for j in range(chunks):
             iv = lower if j == 0 else b.value(Add(lower, self.like(lower, j * step)), loop.iv.name)
             there = b.value(Compare("lt", iv, upper), "has_slot")
-            branch = If(there, result_types=tuple(v.type for v in values), names=tuple(a.name for a in loop.carried))
+            branch = If(
+                there,
+                result_types=tuple(v.type for v in values),
+                names=tuple(a.name for a in loop.carried),
+            )
             b.add(branch)
             with b.at(branch.then), b.located(loop.loc):
-                keep = b.value(Constant(0, int1)) if j == 0 and any(channel.loop.zero_init) else None
+                keep = (
+                    b.value(Constant(0, int1)) if j == 0 and any(channel.loop.zero_init) else None
+                )
                 b.add(Yield(tuple(self.loop_body(channel, iv, values, keep))))
             with b.at(branch.orelse):
                 b.add(Yield(tuple(values)))
@@ -329,7 +360,15 @@ class ConsumerBuilder(RoleBuilder):
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
         carried = [body.add_arg(v.type, a.name) for v, a in zip(values, loop.carried, strict=True)]
-        new = For(rest, upper, self.get(loop.step), tuple(values), body=body, loc=loop.loc, names=tuple(r.name for r in loop.results))
+        new = For(
+            rest,
+            upper,
+            self.get(loop.step),
+            tuple(values),
+            body=body,
+            loc=loop.loc,
+            names=tuple(r.name for r in loop.results),
+        )
         with b.at(body), b.located(loop.loc):
             values = self.loop_body(channel, iv, carried, None)
             if P == 1:
@@ -367,7 +406,9 @@ class ConsumerBuilder(RoleBuilder):
         if self.plan.ping_pong:
             self.b.add(NamedSync(self.b.value(WarpgroupIndex()), self.order_barrier, 256))
 
-    def finish(self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int) -> None:
+    def finish(
+        self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int
+    ) -> None:
         """Hand over the order, drain, release what is still borrowed, and give the results their meaning."""
         b, plan, loop = self.b, self.plan, channel.loop.loop
         if plan.ping_pong:
@@ -378,10 +419,17 @@ class ConsumerBuilder(RoleBuilder):
             trips = self.trip_count(lower, upper, constant_step(loop))
         for i in range(P - 1):
             assert trips is not None
-            self.when(b.value(Compare("gt", trips, self.const(i))), lambda: b.add(aref.Consumed(channel.aref)))
+            self.when(
+                b.value(Compare("gt", trips, self.const(i))),
+                lambda: b.add(aref.Consumed(channel.aref)),
+            )
         if plan.ping_pong:
             assert trips is not None
-            count = trips if plan.num_consumers == 2 else b.value(Mul(trips, self.const(plan.num_consumers - 1)))
+            count = (
+                trips
+                if plan.num_consumers == 2
+                else b.value(Mul(trips, self.const(plan.num_consumers - 1)))
+            )
             b.add(aref.Skip(channel.aref, count))
         if any(channel.loop.zero_init):
             assert trips is not None
@@ -393,9 +441,15 @@ class ConsumerBuilder(RoleBuilder):
     def zero_if_empty(self, channel: Channel, values: list[Value], trips: Value) -> list[Value]:
         """Accumulators that no iteration wrote are zero."""
         b = self.b
-        at = [i for i, z in zip(self.acc_indices(channel), channel.loop.zero_init, strict=True) if z]
+        at = [
+            i for i, z in zip(self.acc_indices(channel), channel.loop.zero_init, strict=True) if z
+        ]
         empty = b.value(Compare("eq", trips, self.const(0)), "empty")
-        branch = If(empty, result_types=tuple(values[i].type for i in at), names=tuple(values[i].name for i in at))
+        branch = If(
+            empty,
+            result_types=tuple(values[i].type for i in at),
+            names=tuple(values[i].name for i in at),
+        )
         b.add(branch)
         with b.at(branch.then):
             zeros: list[Value] = []
@@ -423,7 +477,14 @@ class ConsumerBuilder(RoleBuilder):
         return out
 
 
-def build_consumer(graph: TileGraph, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], stores: dict[int, StoreGeometry]) -> Role:
+def build_consumer(
+    graph: TileGraph,
+    builder: Builder,
+    plan: Plan,
+    channels: dict[int, Channel],
+    mapping: dict[Value, Value],
+    stores: dict[int, StoreGeometry],
+) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
         name="consumer", first_warpgroup=1, num_warpgroups=plan.num_consumers, registers=plan.consumer_registers,
@@ -434,5 +495,3 @@ def build_consumer(graph: TileGraph, builder: Builder, plan: Plan, channels: dic
         maker = ConsumerBuilder(builder, plan, channels, mapping, stores)
         maker.build(graph)
     return role
-
-

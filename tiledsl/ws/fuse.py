@@ -23,7 +23,11 @@ VIEWS = (tile.Splat, tile.Arange, tile.Broadcast, tile.ExpandDims, tile.Transpos
 
 
 def _is_elementwise(op: Op) -> bool:
-    return op.opcode.startswith("elementwise.") and bool(op.results) and isinstance(op.result.type, TileType)
+    return (
+        op.opcode.startswith("elementwise.")
+        and bool(op.results)
+        and isinstance(op.result.type, TileType)
+    )
 
 
 def _fusable(op: Op) -> bool:
@@ -63,14 +67,18 @@ class _Loop:
         if isinstance(op, tile.Splat):
             return self._input(op.a, ())
         if isinstance(op, tile.Arange) and dims[0] is not None:
-            at = self.coords.setdefault(dims[0], Value(ScalarType(int32), self.body, dims[0], f"at_{dims[0]}"))
+            at = self.coords.setdefault(
+                dims[0], Value(ScalarType(int32), self.body, dims[0], f"at_{dims[0]}")
+            )
             if op.start == 0:
                 return at
             return self.add(Add(at, self.add(Constant(op.start, int32))))
         if isinstance(op, tile.Broadcast):
             source = op.a.type
             assert isinstance(source, TileType)
-            inner = tuple(d if n == m else None for d, n, m in zip(dims, source.shape, op.shape, strict=True))
+            inner = tuple(
+                d if n == m else None for d, n, m in zip(dims, source.shape, op.shape, strict=True)
+            )
             return self.scalar(op.a, inner)
         if isinstance(op, tile.ExpandDims):
             return self.scalar(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
@@ -78,7 +86,9 @@ class _Loop:
             inverse = [op.order.index(i) for i in range(len(op.order))]
             return self.scalar(op.a, tuple(dims[i] for i in inverse))
         if op is not None and op.id in self.members and _is_elementwise(op):
-            args = {u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands}
+            args = {
+                u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands
+            }
             return self.add(op.rebuild(args))
         return self._input(v, dims)
 
@@ -128,13 +138,21 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
         users = [u.op for u in graph.users(op.result)]
         homes: set[int | None] = {owner.get(u.id) if u.parent is region else None for u in users}
         same_space = all(
-            isinstance(u, VIEWS) or u.result.type.shape == op.result.type.shape for u in users if _fusable(u)
+            isinstance(u, VIEWS) or u.result.type.shape == op.result.type.shape
+            for u in users
+            if _fusable(u)
         )
         if isinstance(op, VIEWS):
             if all(_fusable(u) or isinstance(u, tile.Map) for u in users) and None not in homes:
                 owner[op.id] = next(iter(homes)) if len(homes) == 1 else -1  # type: ignore[assignment]
                 continue
-        elif len(homes) == 1 and None not in homes and -1 not in homes and same_space and not _through_view(users):
+        elif (
+            len(homes) == 1
+            and None not in homes
+            and -1 not in homes
+            and same_space
+            and not _through_view(users)
+        ):
             home = next(iter(homes))
             assert home is not None
             owner[op.id] = home

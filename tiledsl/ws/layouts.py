@@ -195,7 +195,12 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
         if isinstance(op, mma.Issue | mma.Dot):
             groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
     _propagate(ops, groups)
-    values = [v for op in ops for v in (*op.results, *(a for r in op.regions for a in r.args)) if _is_tile(v)]
+    values = [
+        v
+        for op in ops
+        for v in (*op.results, *(a for r in op.regions for a in r.args))
+        if _is_tile(v)
+    ]
     values.sort(key=lambda v: -_size(v))
     for v in values:
         if groups.get(v) is None:
@@ -236,7 +241,9 @@ def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
             graph.insert_before(op, convert)
             graph.set_operand(op, op.operands.index(op.a), convert.result)
             at = op.loc.short if op.loc else "?"
-            notes.append(f"{at}: {op.a.name or 'tile'} converted from {have.kind} to {want.kind} layout")
+            notes.append(
+                f"{at}: {op.a.name or 'tile'} converted from {have.kind} to {want.kind} layout"
+            )
     return notes
 
 

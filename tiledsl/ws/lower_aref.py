@@ -61,7 +61,9 @@ class Ring:
 class Lowering:
     """One run of the pass over one graph."""
 
-    def __init__(self, graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target) -> None:
+    def __init__(
+        self, graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target
+    ) -> None:
         self.graph = graph
         self.plan = plan
         self.geometry = geometry
@@ -113,12 +115,16 @@ class Lowering:
                 detail=f"{type_.depth} slots of {'x'.join(map(str, payload.shape))} {payload.dtype}",
                 hint="fewer num_stages or a smaller tile",
             )  # fmt: skip
-            buffers.append(self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring"))
+            buffers.append(
+                self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring")
+            )
         readers = 1 if self.plan.ping_pong else self.plan.num_consumers
         multicast = put.multicast or (False,) * len(buffers)
         size = put.cluster_size if any(multicast) else 1
         none = buffers[0]
-        self.rings[op.result] = Ring(type_, tuple(buffers), none, none, multicast, size, 4 * readers * size, {})
+        self.rings[op.result] = Ring(
+            type_, tuple(buffers), none, none, multicast, size, 4 * readers * size, {}
+        )
 
     def make_stage(self) -> None:
         """Staging slabs: `store_buffers` chunks for each consumer warpgroup."""
@@ -133,7 +139,9 @@ class Lowering:
             detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks of {g.rows}x{g.width} {dtype}",
         )  # fmt: skip
         type_ = SmemType(g.chunk_shape, dtype, g.major)
-        self.stage = self.b.value(smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage")
+        self.stage = self.b.value(
+            smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage"
+        )
 
     def make_reduce_buffer(self) -> None:
         """Where split-K partial sums of the other CTAs of the cluster arrive."""
@@ -143,26 +151,39 @@ class Lowering:
         layout = ops[0].acc.type.layout
         owned = -(-self.plan.num_consumers // self.plan.split_k)
         num_bytes = owned * (self.plan.split_k - 1) * layout.num_regs * 128 * 4
-        at = self.smem.take("split-K partials", num_bytes, detail="fp32", hint="split_k=1 or a smaller tile")
+        at = self.smem.take(
+            "split-K partials", num_bytes, detail="fp32", hint="split_k=1 or a smaller tile"
+        )
         flat = SmemType((num_bytes // 4,), ops[0].acc.type.dtype, 0, 0)
         self.reduce = self.b.value(smem.Buffer(flat, 1, at), "partials")
 
     def make_barriers(self, op: aref.Create) -> tuple[Ring, Value, Value]:
         ring = self.rings[op.result]
         depth = ring.type.depth
-        at = self.smem.take(f"{op.result.name} barriers", 16 * depth, align=8, detail=f"full and empty, {depth} each")
+        at = self.smem.take(
+            f"{op.result.name} barriers",
+            16 * depth,
+            align=8,
+            detail=f"full and empty, {depth} each",
+        )
         name = op.result.name
         ring.full = self.b.value(barrier.MbarrierArray(depth, 1, at), f"{name}_full")
-        ring.empty = self.b.value(barrier.MbarrierArray(depth, ring.arrivals, at + 8 * depth), f"{name}_empty")
+        ring.empty = self.b.value(
+            barrier.MbarrierArray(depth, ring.arrivals, at + 8 * depth), f"{name}_empty"
+        )
         return ring, ring.full, ring.empty
 
     def make_load_maps(self, put: aref.Put, ring: Ring) -> None:
         loads = [o for o in put.body.ops if isinstance(o, Load)]
         for i, (load, payload) in enumerate(zip(loads, ring.type.payload, strict=True)):
             split = ring.cluster_size if ring.multicast[i] else 1
-            ring.maps[i] = self.tensor_map(load.tensor, load.squeeze, payload, payload.box_rows // split)
+            ring.maps[i] = self.tensor_map(
+                load.tensor, load.squeeze, payload, payload.box_rows // split
+            )
 
-    def tensor_map(self, tensor: Value, squeeze: tuple[int, ...], payload: SmemType, rows: int) -> Value:
+    def tensor_map(
+        self, tensor: Value, squeeze: tuple[int, ...], payload: SmemType, rows: int
+    ) -> Value:
         t = tensor_type(tensor, "tensor map")
         assert t.inner_dim is not None
         dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
@@ -223,7 +244,9 @@ class Lowering:
                 self.lower_store(role, op)
             elif isinstance(op, mma.ClusterReduce):
                 assert self.reduce is not None
-                new = mma.ClusterReduce(op.acc, op.index, op.rank, op.cluster_size, self.reduce, loc=op.loc)
+                new = mma.ClusterReduce(
+                    op.acc, op.index, op.rank, op.cluster_size, self.reduce, loc=op.loc
+                )
                 for a, c in zip(op.results, new.results, strict=True):
                     c.type = a.type
                 self.graph.replace_op(op, new)
@@ -244,8 +267,8 @@ class Lowering:
         return v if number == 0 else b.value(Add(v, b.value(Constant(number, int32))))
 
     def lower_put(self, role: Role, op: aref.Put) -> None:
-        b, ring = self.at(op), self.rings[op.aref]
         cursor = self.cursor(role, op.aref, "move")
+        b, ring = self.at(op), self.rings[op.aref]
         b.add(barrier.MbarrierWait(ring.empty, cursor, invert=True))
         b.add(barrier.ExpectTx(ring.full, cursor, ring.type.slot_bytes))
         loads = [o for o in op.body.ops if isinstance(o, Load)]
@@ -283,8 +306,8 @@ class Lowering:
             )  # fmt: skip
 
     def lower_get(self, role: Role, op: aref.Get) -> None:
-        b, ring = self.at(op), self.rings[op.aref]
         cursor = self.cursor(role, op.aref, "move")
+        b, ring = self.at(op), self.rings[op.aref]
         b.add(barrier.MbarrierWait(ring.full, cursor))
         for buffer, old in zip(ring.buffers, op.results, strict=True):
             slot = b.value(smem.Slot(buffer, cursor), old.name)
@@ -294,27 +317,28 @@ class Lowering:
         self.graph.erase(op)
 
     def lower_consumed(self, role: Role, op: aref.Consumed) -> None:
-        b, ring = self.at(op), self.rings[op.aref]
         cursor = self.cursor(role, op.aref, "release")
+        b, ring = self.at(op), self.rings[op.aref]
         b.add(barrier.Arrive(ring.empty, cursor, ring.cluster_size))
         b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)
 
     def lower_skip(self, role: Role, op: aref.Skip) -> None:
-        b = self.at(op)
         cursors = {self.cursor(role, op.aref, "move"), self.cursor(role, op.aref, "release")}
+        b = self.at(op)
         for cursor in sorted(cursors, key=lambda v: v.id):
             b.add(barrier.CursorSkip(cursor, op.count))
         self.graph.erase(op)
 
     def lower_store(self, role: Role, op: tma.StoreTile) -> None:
         """Per chunk: the slab is free, write it, make it visible to the copy engine, copy."""
-        b, g, plan = self.at(op), self.geometry, self.plan
+        g, plan = self.geometry, self.plan
         assert g is not None
         assert self.stage is not None
         t = tensor_type(op.tensor, "store")
-        group = b.value(WarpgroupIndex(), "warpgroup")
         cursor = self.cursor(role, self.stage, "store") if plan.store_buffers > 1 else None
+        b = self.at(op)
+        group = b.value(WarpgroupIndex(), "warpgroup")
         kept = [d for d in range(t.rank) if d not in op.squeeze]
         dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
         split = plan.split_dim if plan.warpgroups_per_tile > 1 else -1
@@ -333,7 +357,9 @@ class Lowering:
                 if d in kept:
                     at = self.plus(b, at, start[kept.index(d)])
                     if kept.index(d) == split:
-                        at = b.value(Add(at, b.value(Mul(group, b.value(Constant(g.part[split], int32))))))
+                        at = b.value(
+                            Add(at, b.value(Mul(group, b.value(Constant(g.part[split], int32)))))
+                        )
                 coords.append(at)
             b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords)))
             if cursor is not None:
@@ -341,8 +367,8 @@ class Lowering:
         self.graph.erase(op)
 
 
-def lower_aref(graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target) -> SmemPlan:
+def lower_aref(
+    graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target
+) -> SmemPlan:
     """Runs the pass in place; returns the shared-memory table."""
     return Lowering(graph, plan, geometry, target).run()
-
-

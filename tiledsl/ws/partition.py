@@ -57,7 +57,13 @@ class Channel:
 class RoleBuilder:
     """Clones ops of a tile graph into one role of the specialised graph."""
 
-    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value]) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        plan: Plan,
+        channels: dict[int, Channel],
+        mapping: dict[Value, Value],
+    ) -> None:
         self.b = builder
         self.plan = plan
         self.channels = channels
@@ -81,7 +87,9 @@ class RoleBuilder:
         """max(0, ceil((upper - lower) / step)) as i32; the bounds are values of this role."""
         span = self.as_i32(self.b.value(Sub(upper, lower)))
         if step > 1:
-            span = self.b.value(FloorDiv(self.b.value(Add(span, self.const(step - 1))), self.const(step)))
+            span = self.b.value(
+                FloorDiv(self.b.value(Add(span, self.const(step - 1))), self.const(step))
+            )
         return self.b.value(Max(span, self.const(0)), "trips")
 
     def like(self, value: Value, number: int) -> Value:
@@ -98,7 +106,9 @@ class RoleBuilder:
         trips = self.trip_count(lower, upper, step)
         rank = b.value(ClusterRank())
         begin = b.value(FloorDiv(b.value(Mul(trips, rank)), self.const(s)))
-        end = b.value(FloorDiv(b.value(Mul(trips, b.value(Add(rank, self.const(1))))), self.const(s)))
+        end = b.value(
+            FloorDiv(b.value(Mul(trips, b.value(Add(rank, self.const(1))))), self.const(s))
+        )
         scale = self.const(step)
 
         def at(n: Value, name: str) -> Value:
@@ -120,7 +130,9 @@ class RoleBuilder:
         first = b.value(FirstTile(cluster_size=size), "first_tile")
         step = b.value(TileStep(cluster_size=size), "tile_step")
         axis = plan.cluster_axis if plan.split_k == 1 else -1
-        count = b.value(NumTiles(cluster_axis=axis, cluster_size=size if axis >= 0 else 1), "num_tiles")
+        count = b.value(
+            NumTiles(cluster_axis=axis, cluster_size=size if axis >= 0 else 1), "num_tiles"
+        )
         if plan.ping_pong and self.is_consumer:
             index = b.value(WarpgroupIndex(), "warpgroup")
             first = b.value(Add(first, b.value(Mul(index, step))), "first_tile")
@@ -181,7 +193,12 @@ class RoleBuilder:
             self.clone_into(op.body.ops)
 
     def clone_if(self, op: If) -> None:
-        new = If(self.get(op.condition), result_types=op.result_types, loc=op.loc, names=tuple(r.name for r in op.results))
+        new = If(
+            self.get(op.condition),
+            result_types=op.result_types,
+            loc=op.loc,
+            names=tuple(r.name for r in op.results),
+        )
         self.b.add(new)
         self.map.update(zip(op.results, new.results, strict=True))
         for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
@@ -192,10 +209,19 @@ class RoleBuilder:
 class ProducerBuilder(RoleBuilder):
     """The load role: puts instead of loads, nothing that depends on loaded data."""
 
-    def __init__(self, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value], tainted: set[Value]) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        plan: Plan,
+        channels: dict[int, Channel],
+        mapping: dict[Value, Value],
+        tainted: set[Value],
+    ) -> None:
         super().__init__(builder, plan, channels, mapping)
         self.tainted = tainted
-        self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loop.loads}
+        self.loads: dict[int, Channel] = {
+            o.op.id: c for c in channels.values() for o in c.loop.loads
+        }
         self.bounds: dict[int, tuple[Value, Value]] = {}
 
     def clone(self, op: Op) -> None:
@@ -204,21 +230,29 @@ class ProducerBuilder(RoleBuilder):
             if channel.loop.loads[-1].op is op:
                 self.put(channel)
             return
-        if op.effect is Effect.WRITE or (not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)):
+        if op.effect is Effect.WRITE or (
+            not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)
+        ):
             return
         super().clone(op)
 
     def put(self, channel: Channel) -> None:
         """One put with every load of the channel."""
         b = self.b
-        op = aref.Put(channel.aref, multicast=channel.multicast, cluster_size=self.plan.cluster_size if any(channel.multicast) else 1)
+        op = aref.Put(
+            channel.aref,
+            multicast=channel.multicast,
+            cluster_size=self.plan.cluster_size if any(channel.multicast) else 1,
+        )
         b.add(op)
         with b.at(op.body):
             tiles: list[Value] = []
             for item in channel.loop.loads:
                 old = item.op
                 offsets = tuple(self.get(o) for o in old.offsets)
-                load = Load(self.get(old.tensor), offsets, None, old.block_shape, old.squeeze, loc=old.loc)
+                load = Load(
+                    self.get(old.tensor), offsets, None, old.block_shape, old.squeeze, loc=old.loc
+                )
                 tiles.append(b.value(load, item.name))
             b.add(Yield(tuple(tiles)))
 
@@ -244,7 +278,9 @@ class ProducerBuilder(RoleBuilder):
 
     def clone_if(self, op: If) -> None:
         keep = [i for i, v in enumerate(op.results) if v not in self.tainted]
-        new = If(self.get(op.condition), result_types=tuple(op.result_types[i] for i in keep), loc=op.loc)
+        new = If(
+            self.get(op.condition), result_types=tuple(op.result_types[i] for i in keep), loc=op.loc
+        )
         self.b.add(new)
         self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
         for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
@@ -276,10 +312,20 @@ def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int,
     return out
 
 
-def build_producer(graph: TileGraph, builder: Builder, plan: Plan, channels: dict[int, Channel], mapping: dict[Value, Value]) -> Role:
+def build_producer(
+    graph: TileGraph,
+    builder: Builder,
+    plan: Plan,
+    channels: dict[int, Channel],
+    mapping: dict[Value, Value],
+) -> Role:
     """The load role, appended at the builder's insertion point."""
     role = Role(
-        name="producer", first_warpgroup=0, num_warpgroups=1, registers=plan.producer_registers, single_thread=True
+        name="producer",
+        first_warpgroup=0,
+        num_warpgroups=1,
+        registers=plan.producer_registers,
+        single_thread=True,
     )
     builder.add(role)
     sources = [o.op.result for c in channels.values() for o in c.loop.loads]

@@ -27,7 +27,9 @@ class Overrides:
     @property
     def given(self) -> dict[str, object]:
         """The overrides that are set."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,11 @@ class Plan:
     def describe(self) -> str:
         """One line, for reports and logs."""
         kind = "ping-pong" if self.ping_pong else "cooperative"
-        parts = [f"{self.num_consumers} consumers {kind}", f"stages {self.num_stages}", f"mma_depth {self.mma_depth}"]
+        parts = [
+            f"{self.num_consumers} consumers {kind}",
+            f"stages {self.num_stages}",
+            f"mma_depth {self.mma_depth}",
+        ]
         if self.cluster_size > 1:
             how = "split-K" if self.split_k > 1 else f"multicast along axis {self.cluster_axis}"
             parts.append(f"cluster {self.cluster_size} ({how})")

@@ -116,9 +116,13 @@ def structures(tile: tuple[int, int, int], dots: int) -> Iterator[Plan]:
             for split in (0, 1):
                 if split == 0 and (rows % (64 * n) or cols > 256):
                     continue
-                if split == 1 and (n == 1 or cols % (8 * n) or cols // n > 256 or rows % (64 * n) == 0):
+                if split == 1 and (
+                    n == 1 or cols % (8 * n) or cols // n > 256 or rows % (64 * n) == 0
+                ):
                     continue
-                base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=1 if n == 2 else 2)
+                base = Plan(
+                    num_consumers=n, split=split, swapped=swapped, mma_depth=1 if n == 2 else 2
+                )
                 regs = accumulator_regs(base, tile, dots)
                 if regs <= (200 if n < 3 else 128) and not (n == 3 and cols > 192):
                     yield base
@@ -161,7 +165,9 @@ class Planner:
         if o.mma_depth is not None:
             base = replace(base, mma_depth=o.mma_depth)
         persistent = o.persistent if o.persistent is not None else True
-        if base.ping_pong and (not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level):
+        if base.ping_pong and (
+            not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level
+        ):
             persistent_ok = False
         else:
             persistent_ok = True
@@ -175,7 +181,9 @@ class Planner:
         for split in (2, 4):
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
-                yield replace(base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1)
+                yield replace(
+                    base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1
+                )
 
     def clustered(self, plan: Plan, tile: tuple[int, int, int]) -> Iterator[Plan]:
         """Clusters along a grid axis that leaves one operand unchanged."""
@@ -186,7 +194,9 @@ class Planner:
                 made = replace(plan, cluster_axis=axis, cluster_size=size)
                 shared = self.multicast(made)
                 rows = [n for n, m in zip(tile[:2], shared, strict=True) if m]
-                if rows and all(self.splits(i, n, size) for i, n in enumerate(tile[:2]) if shared[i]):
+                if rows and all(
+                    self.splits(i, n, size) for i, n in enumerate(tile[:2]) if shared[i]
+                ):
                     yield made
 
     def splits(self, side: int, extent: int, size: int) -> bool:
@@ -281,13 +291,19 @@ class Planner:
         return max(1, 2048 // extent)
 
     # ------------------------------------------------------------------ all tiles
-    def best(self, tiles: list[tuple[int, int, int]], problem_of: Callable[[tuple[int, int, int]], Problem]) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
+    def best(
+        self,
+        tiles: list[tuple[int, int, int]],
+        problem_of: Callable[[tuple[int, int, int]], Problem],
+    ) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
         """Plans over all tiles, cheapest first. Raises ScheduleError when overrides leave none."""
         found: list[tuple[Cost, Plan, tuple[int, int, int]]] = []
         for tile in tiles:
             problem = problem_of(tile)
             found.extend((cost, plan, tile) for cost, plan in self.plans(tile, problem))
-        found.sort(key=lambda item: (item[0].clocks, -item[2][0] * item[2][1], item[1].num_consumers))
+        found.sort(
+            key=lambda item: (item[0].clocks, -item[2][0] * item[2][1], item[1].num_consumers)
+        )
         if not found and self.overrides.given:
             raise self.refusal(tiles)
         return found
@@ -312,7 +328,9 @@ class Planner:
             why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
         elif o.num_stages is not None:
             why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {self.target.smem_bytes} bytes"
-        return ScheduleError(f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile")
+        return ScheduleError(
+            f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
+        )
 
 
 def stored_geometry(analysis: Analysis, plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
@@ -322,7 +340,11 @@ def stored_geometry(analysis: Analysis, plan: Plan) -> tuple[dict[int, StoreGeom
     for store in analysis.stores:
         value = store.value.type
         assert isinstance(value, TileType)
-        found = store_geometry(store, plan) if value.rank == 2 else "the stored tile is not two-dimensional"
+        found = (
+            store_geometry(store, plan)
+            if value.rank == 2
+            else "the stored tile is not two-dimensional"
+        )
         if not isinstance(found, str) and out and next(iter(out.values())) != found:
             found = "another store of the kernel has a different staging"
         if isinstance(found, str):

@@ -87,7 +87,9 @@ class Choice:
     cost: Cost
 
 
-def choose(request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]) -> tuple[list[Choice], list[Declined], TileGraph]:
+def choose(
+    request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]
+) -> tuple[list[Choice], list[Declined], TileGraph]:
     """Ranked plans (none when the kernel is not specialised), the reasons, and the graph for the single role."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
     probe = {k: AutoInt(_first(k, v), k) if k in autos else v for k, v in request.constants.items()}
@@ -102,7 +104,11 @@ def choose(request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]
     selector = _Selector(request, graph, analysis, autos, fixed)
     ranked = selector.rank()
     if not ranked:
-        why = Declined("warp_specialize", "no plan fits registers and shared memory", analysis.loops[0].loop.loc)
+        why = Declined(
+            "warp_specialize",
+            "no plan fits registers and shared memory",
+            analysis.loops[0].loop.loc,
+        )
         return [], [why], _single_graph(request, lower, graph, autos, fixed)
     graphs: dict[tuple[tuple[str, object], ...], TileGraph] = {}
     out: list[Choice] = []
@@ -126,7 +132,13 @@ def _first(name: str, auto: Auto) -> int:
     return 128
 
 
-def _single_graph(request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph], graph: TileGraph, autos: Mapping[str, Auto], fixed: Mapping[str, object]) -> TileGraph:
+def _single_graph(
+    request: Any,
+    lower: Callable[[Any, Mapping[str, object]], TileGraph],
+    graph: TileGraph,
+    autos: Mapping[str, Auto],
+    fixed: Mapping[str, object],
+) -> TileGraph:
     """The graph for the single-role kernel: autos that feed a dot take what one or two warpgroups hold well."""
     if not autos:
         return graph
@@ -145,7 +157,12 @@ def auto_dims(graph: TileGraph, autos: set[str]) -> dict[str, tuple[str, ...]]:
         a, b = dot.a.type, dot.b.type
         assert isinstance(a, TileType)
         assert isinstance(b, TileType)
-        for letter, extent in (("M", a.shape[0]), ("K", a.shape[1]), ("K", b.shape[0]), ("N", b.shape[1])):
+        for letter, extent in (
+            ("M", a.shape[0]),
+            ("K", a.shape[1]),
+            ("K", b.shape[0]),
+            ("N", b.shape[1]),
+        ):
             if isinstance(extent, AutoInt) and extent.name in autos:
                 out.setdefault(extent.name, set()).add(letter)
     return {name: tuple(sorted(dims)) for name, dims in out.items()}
@@ -154,7 +171,14 @@ def auto_dims(graph: TileGraph, autos: set[str]) -> dict[str, tuple[str, ...]]:
 class _Selector:
     """Prices tiles and plans of one kernel for one launch."""
 
-    def __init__(self, request: Any, graph: TileGraph, analysis: Analysis, autos: Mapping[str, Auto], fixed: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        request: Any,
+        graph: TileGraph,
+        analysis: Analysis,
+        autos: Mapping[str, Auto],
+        fixed: Mapping[str, object],
+    ) -> None:
         self.request = request
         self.graph = graph
         self.analysis = analysis
@@ -224,7 +248,9 @@ class _Selector:
         for arg in self.graph.args:
             given = launch.args[arg.name]
             spec = self.request.specs[arg.name]
-            out[arg] = np.asarray(given, spec.dtype.numpy) if isinstance(spec, ScalarSpec) else given
+            out[arg] = (
+                np.asarray(given, spec.dtype.numpy) if isinstance(spec, ScalarSpec) else given
+            )
         return out
 
     def problem(self, tile: tuple[int, int, int]) -> Problem:

@@ -30,7 +30,8 @@ def run_op(cls: type[Op], *arrays: Any, **attributes: Any) -> np.ndarray:
     graph = TileGraph("one_op")
     inputs = [np.asarray(a) for a in arrays]
     values = [
-        graph.body.add_arg(TensorType(a.ndim, BY_NUMPY[a.dtype]), f"a{i}") for i, a in enumerate(inputs)
+        graph.body.add_arg(TensorType(a.ndim, BY_NUMPY[a.dtype]), f"a{i}")
+        for i, a in enumerate(inputs)
     ]
     build = Builder(graph)
     zero = build.value(Constant(0, int32))

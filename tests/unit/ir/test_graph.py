@@ -52,7 +52,7 @@ def test_users_are_in_order_and_count_each_operand(graph: TileGraph) -> None:
     assert isinstance(loop, For)
     assert graph.users(a.result) == [Use(b, 0), Use(b, 1), Use(loop, 0), Use(loop, 2)]
     assert [u.op.opcode for u in graph.users(loop.iv)] == ["elementwise.add", "memory.store"]
-    assert not graph.has_uses(find(graph, "memory.load").results[0]) is True
+    assert graph.has_uses(find(graph, "memory.load").results[0])
     assert graph.num_ops == len(list(graph.walk())) == 6
 
 
@@ -199,5 +199,7 @@ class TestVerifierFindsBrokenGraphs:
     def test_the_text_of_a_broken_graph_shows_what_is_undefined(self, graph: TileGraph) -> None:
         other = Mul(graph.args[1], graph.args[1])
         graph.set_operand(graph.body.ops[1], 0, other.result)
-        with pytest.raises(TileError, match=r"> +%b_3 : i32 = elementwise.mul\(%v_undefined, %a_2\)"):
+        with pytest.raises(
+            TileError, match=r"> +%b_3 : i32 = elementwise.mul\(%v_undefined, %a_2\)"
+        ):
             verify(graph)

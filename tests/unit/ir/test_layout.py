@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tiledsl.dtypes import float32
 from tiledsl.ir.layout import Digit
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
@@ -20,7 +21,6 @@ from tiledsl.ir.layout import blocked
 from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.parser import parse_type
 from tiledsl.ir.types import TileType
-from tiledsl.dtypes import float32
 
 
 def fragment(N: int, blocks: int) -> np.ndarray:

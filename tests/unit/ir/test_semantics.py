@@ -27,7 +27,10 @@ def floats(values: list[float], dtype: DType = dtypes.float32) -> np.ndarray:
     return np.array(values, dtype=np.float32).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize(("cls", "torch_op"), [(ew.Add, torch.add), (ew.Sub, torch.sub), (ew.Mul, torch.mul), (ew.Div, torch.div)])
+@pytest.mark.parametrize(
+    ("cls", "torch_op"),
+    [(ew.Add, torch.add), (ew.Sub, torch.sub), (ew.Mul, torch.mul), (ew.Div, torch.div)],
+)
 @pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16], ids=str)
 def test_small_floats_round_once_per_op(cls: type[Op], torch_op: object, dtype: DType) -> None:
     rng = np.random.default_rng(1)
@@ -54,7 +57,10 @@ def test_division_by_zero_and_unsigned() -> None:
     assert run_op(ew.Mod, x, zero).tolist() == [0, 0]
     big = np.array([2**32 - 1, 2**31], np.uint32)
     assert run_op(ew.FloorDiv, big, np.array([2, 3], np.uint32)).tolist() == [2**31 - 1, 2**31 // 3]
-    assert run_op(ew.Mod, big, np.array([10, 7], np.uint32)).tolist() == [(2**32 - 1) % 10, 2**31 % 7]
+    assert run_op(ew.Mod, big, np.array([10, 7], np.uint32)).tolist() == [
+        (2**32 - 1) % 10,
+        2**31 % 7,
+    ]
     wide = np.array([2**63 - 1, -(2**63)], np.int64)
     assert run_op(ew.FloorDiv, wide, np.array([10, 3], np.int64)).tolist() == [
         (2**63 - 1) // 10, -(2**63 // 3),

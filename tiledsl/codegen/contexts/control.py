@@ -184,41 +184,40 @@ def start_carried(args: Sequence[Value], init: Sequence[Value], e: Emission) -> 
         if e.is_declared(arg):
             late.append((arg, value))
         elif isinstance(arg.type, TileType):
-            e.before(_copy(e, arg, value))
+            e.before(_copy(e, arg, e.text(value)))
         else:
-            source = e.text(value)
-            e.before(f"{e.assignment(arg)} = {source};")
+            text = e.text(value)
+            e.before(f"{e.assignment(arg)} = {text};")
     moved = copies(e, [a for a, _ in late], [v for _, v in late])
     if moved:
         e.before(moved.copies)
 
 
 def copies(e: Emission, targets: Sequence[Value], sources: Sequence[Value]) -> CopiesContext | None:
-    """Moves all sources into their targets at once: ordered so that nothing is overwritten before it is read."""
+    """Moves all sources into their targets at once: nothing is overwritten before it is read."""
     root = e.variables.root
-    todo = [(t, s) for t, s in zip(targets, sources, strict=True) if root(t) is not root(s)]
+    todo: list[tuple[Value, Value | None, str]] = [
+        (target, root(source), e.text(source))
+        for target, source in zip(targets, sources, strict=True)
+        if root(target) is not root(source)
+    ]
     lines: list[str] = []
     while todo:
-        read = [root(s) for _, s in todo]
-        free = next((i for i, (t, _) in enumerate(todo) if root(t) not in read), None)
+        read = [key for _, key, _ in todo]
+        free = next((i for i, (target, _, _) in enumerate(todo) if root(target) not in read), None)
         if free is not None:
-            target, source = todo.pop(free)
-            lines.append(_copy(e, target, source))
+            target, _, text = todo.pop(free)
+            lines.append(_copy(e, target, text))
             continue
-        target, source = todo[0]
-        lines += _save(e, source)
-        todo = [(t, s) for t, s in todo if s is not source] + [(t, s) for t, s in todo if s is source]
-        rest = [(t, s) for t, s in todo if s is source]
-        todo = [(t, s) for t, s in todo if s is not source]
-        ordered = copies(e, [t for t, _ in todo], [s for _, s in todo])
-        lines += [ordered.copies] if ordered else []
-        lines += [_copy(e, t, s, saved=True) for t, s in rest]
-        break
+        victim = todo[0][0]
+        saved = e.names.fresh("saved")
+        lines += _save(e, victim, saved)
+        gone = root(victim)
+        todo = [(t, None, saved) if key is gone else (t, key, text) for t, key, text in todo]
     return CopiesContext("\n".join(lines)) if lines else None
 
 
-def _copy(e: Emission, target: Value, source: Value, *, saved: bool = False) -> str:
-    text = f"{e.text(source)}_old" if saved else e.text(source)
+def _copy(e: Emission, target: Value, text: str) -> str:
     name = e.declare(target)
     if not isinstance(target.type, TileType):
         return f"{name} = {text};"
@@ -226,9 +225,9 @@ def _copy(e: Emission, target: Value, source: Value, *, saved: bool = False) -> 
     return f"copy({name}, {text});{pin}"
 
 
-def _save(e: Emission, source: Value) -> list[str]:
+def _save(e: Emission, value: Value, saved: str) -> list[str]:
     """A temporary that breaks a cycle of copies."""
-    name = e.text(source)
-    if isinstance(source.type, TileType):
-        return [f"{e.tile_declaration(source.type, f'{name}_old')};", f"copy({name}_old, {name});"]
-    return [f"const {e.value_type(source)} {name}_old = {name};"]
+    name = e.text(value)
+    if isinstance(value.type, TileType):
+        return [f"{e.tile_declaration(value.type, saved)};", f"copy({saved}, {name});"]
+    return [f"const {e.value_type(value)} {saved} = {name};"]

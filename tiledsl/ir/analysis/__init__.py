@@ -1,0 +1,1 @@
+"""Analyses that return frozen results."""

@@ -1,4 +1,4 @@
-"""What is known of values at compile time: constants, uniform tiles, trip counts, casts that lose nothing."""
+"""What is known at compile time: constants, uniform tiles, trip counts, lossless casts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def constant_op(value: Value) -> Constant | None:
 
 
 def constant_value(value: Value) -> bool | int | float | None:
-    """The number that a scalar is, or that a tile repeats, where it is known; integers wrapped to their dtype."""
+    """The number that a scalar is, or that a tile repeats, where known; integers are wrapped."""
     op = constant_op(value)
     if op is None:
         return None
@@ -50,7 +50,7 @@ def int_limits(dtype: DType) -> tuple[int, int]:
 
 
 def trip_count(op: Op) -> int | None:
-    """Iterations of a `for` with constant bounds; None when unknown, for a step of 0, or for another op."""
+    """Iterations of a `for` with constant bounds, else None (also for a step of 0)."""
     if not isinstance(op, For):
         return None
     bounds = [constant_value(v) for v in (op.lower, op.upper, op.step)]

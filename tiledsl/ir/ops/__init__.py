@@ -1,0 +1,1 @@
+"""Op families, one module each, found by name."""

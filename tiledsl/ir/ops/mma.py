@@ -150,38 +150,38 @@ PRECISIONS = ("tf32", "tf32x3", "ieee")
 
 @builtin
 def dot(
-    b: Builder,
-    input: Value,
-    other: Value,
+    builder: Builder,
+    a: Value,
+    b: Value,
     acc: Value | None = None,
     input_precision: str | None = None,
     allow_tf32: bool | None = None,
     max_num_imprecise_acc: int | None = None,
     out_dtype: DType | None = None,
 ) -> Value:
-    """`input @ other`, plus `acc` when given.
+    """`a @ b`, plus `acc` when given.
 
-    input: [M, K], other: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for int8).
+    a: [M, K], b: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for int8).
     input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee" (False).
     max_num_imprecise_acc: accepted; partial sums are never less exact than it asks for.
     """
     del max_num_imprecise_acc
-    left, right = _dot_operand(input, "input"), _dot_operand(other, "other")
+    left, right = _dot_operand(a, "a"), _dot_operand(b, "b")
     wide = accumulator_dtype(left.dtype)
     if left.rank != 2 or right.rank != 2:
         raise TypeMismatch(
-            f"dot(): input has shape {list(left.shape)} and other {list(right.shape)}, expected two dimensions each"
+            f"dot(): a has shape {list(left.shape)} and b {list(right.shape)}, expected two dimensions each"
         )
     given = _accumulator(acc, (left.shape[0], right.shape[1]))
     out = dtype_argument(out_dtype, "dot(): out_dtype") if unwrap(out_dtype) is not None else None
     out = out or (given.dtype if given else wide)
     if acc is None:
-        start = b.value(Splat(constant(b, 0, wide), (left.shape[0], right.shape[1])))
+        start = builder.value(Splat(constant(builder, 0, wide), (left.shape[0], right.shape[1])))
     else:
-        start = as_value(b, acc, wide)
+        start = as_value(builder, acc, wide)
     precision = _precision(left.dtype, unwrap(input_precision), unwrap(allow_tf32))
-    return as_value(b, b.value(Dot(input, other, start, precision=precision)), out)
+    return as_value(builder, builder.value(Dot(a, b, start, precision=precision)), out)
 
 
 def _dot_operand(x: Value, name: str) -> TileType:

@@ -1,4 +1,4 @@
-"""Simplifies ops one by one: constant folding, identities, shape ops on uniform tiles, control flow that is known.
+"""Simplifies ops: constants, identities, shape ops on uniform tiles, known control flow.
 
 Nothing here changes a bit of a floating-point result: no reassociation, no `x * 0`, no `x + 0.0`.
 """
@@ -10,7 +10,6 @@ from math import copysign
 from math import inf
 from math import isnan
 from typing import Any
-from typing import TypeVar
 
 from tiledsl.dtypes import DType
 from tiledsl.ir.analysis.constants import constant_op
@@ -38,7 +37,6 @@ from tiledsl.target import Target
 
 MAX_SWEEPS = 16
 
-O = TypeVar("O", bound=Op)  # noqa: E741
 Number = bool | int | float
 # A rule gives the value that stands for the op's only result, or None.
 Rule = Callable[["Rewriter", Any], Value | None]
@@ -58,10 +56,10 @@ def canonicalize(graph: TileGraph, target: Target) -> PassReport:
     return PassReport("canonicalize", rewriter.changes)
 
 
-def rule(*classes: type[Op]) -> Callable[[Callable[[Rewriter, O], Value | None]], Rule]:
+def rule(*classes: type[Op]) -> Callable[[Rule], Rule]:
     """Registers a rule for ops of some classes."""
 
-    def register(function: Callable[[Rewriter, O], Value | None]) -> Rule:
+    def register(function: Rule) -> Rule:
         _RULES.update({cls.opcode: function for cls in classes})
         return function
 
@@ -98,13 +96,13 @@ class Rewriter:
         return True
 
     def replace(self, old: Value, new: Value) -> None:
-        """Makes the users of a value read another, which takes over the user's name if it has none."""
+        """Makes the users of a value read another, which takes over its name if it has none."""
         new.name = new.name or old.name
         self.graph.replace_uses(old, new)
         self.changes += 1
 
     def insert(self, before: Op, op: Op, type_: Type) -> Value:
-        """Adds an op in front of another, with its location; the result gets `type_`, layout included."""
+        """Adds an op in front of another, at its location; the result gets `type_`, with layout."""
         op.loc = before.loc
         self.graph.insert_before(before, op)
         self.graph.set_type(op.result, type_)
@@ -148,8 +146,11 @@ class Rewriter:
     def fold_if(self, op: control.If) -> bool:
         taken = constant_value(op.condition)
         if taken is None:
-            for then, other, result in zip(_yields(op.then), _yields(op.orelse), op.results, strict=True):
-                if then is other and self.graph.has_uses(result):
+            for then, other, result in zip(
+                _yields(op.then), _yields(op.orelse), op.results, strict=True
+            ):
+                is_same = then is other and then.type == result.type
+                if is_same and self.graph.has_uses(result):
                     self.replace(result, then)
             return False
         region = op.then if taken else op.orelse
@@ -173,7 +174,11 @@ class Rewriter:
         for carried, init, following, result in rows:
             if following in (carried, init) and carried.type == init.type == result.type:
                 for value in (carried, result):
-                    keep = [u.op for u in self.graph.users(value) if u.op.is_terminator and u.op.parent is op.body]
+                    keep = [
+                        u.op
+                        for u in self.graph.users(value)
+                        if u.op.is_terminator and u.op.parent is op.body
+                    ]
                     if self.graph.replace_uses(value, init, keep=keep):
                         self.changes += 1
         return False

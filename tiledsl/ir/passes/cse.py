@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
+from typing import cast
 
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -17,7 +18,7 @@ from tiledsl.target import Target
 
 @register_pass("cse", consumes=Level.ALL, produces=Level.ALL)
 def cse(graph: TileGraph, target: Target) -> PassReport:
-    """Replaces a pure op by an equal one that dominates it: same opcode, operands, attributes and result types."""
+    """Replaces a pure op by one that dominates it and has the same fields and result types."""
     del target
     return PassReport("cse", _region(graph, graph.body, {}))
 
@@ -43,15 +44,16 @@ def _region(graph: TileGraph, region: Region, outer: dict[Hashable, Op]) -> int:
 
 def _key(op: Op) -> Hashable:
     attributes = tuple(_exact(value) for value in op.attributes.values())
-    operands = tuple((s.name, getattr(op, s.name)) for s in op.fields if s.kind.startswith("operand"))
+    operands = tuple(
+        (s.name, getattr(op, s.name)) for s in op.fields if s.kind.startswith("operand")
+    )
     return op.opcode, operands, attributes, tuple(r.type for r in op.results)
 
 
 def _exact(value: Any) -> Hashable:
     """Keeps apart what Python holds equal: 1, 1.0 and True, 0.0 and -0.0."""
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
-        return tuple(map(_exact, items))
+        return tuple(map(_exact, cast("tuple[Any, ...]", value)))
     if isinstance(value, bool | int | float):
         return type(value), repr(value)
     return value

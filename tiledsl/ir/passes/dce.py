@@ -23,9 +23,10 @@ from tiledsl.target import Target
 def dce(graph: TileGraph, target: Target) -> PassReport:
     """Removes what no side effect depends on.
 
-    Live are the ops that write or synchronise, the ops around them, and what those need. A value carried by a loop
-    is live when its final value is, or when its value in the body is used for something live. A loop without
-    effects goes, but a `while` that reads memory stays: it may wait for another program.
+    Live are the ops that write or synchronise, the ops around them, and what those need. A value
+    carried by a loop is live when its final value is, or when its value in the body is used for
+    something live. A loop without effects goes, but a `while` that reads memory stays: it may wait
+    for another program.
     """
     del target
     live = _Liveness(graph)
@@ -62,7 +63,7 @@ class _Liveness:
                 self.pending.append(value)
 
     def need_op(self, op: Op) -> None:
-        """Marks an op and the ops around it; values that `links` ties to one result wait for that result."""
+        """Marks an op and those around it; values that `links` ties to a result wait for it."""
         while op not in self.ops:
             self.ops.add(op)
             self.need(always_needed(op))
@@ -92,7 +93,15 @@ def links(op: Op) -> list[tuple[Value, tuple[Value, ...]]]:
             return [(result, (then, other)) for result, then, other in rows]
         case While():
             _, *passed = _yields(op.before)
-            rows = zip(op.results, op.init, op.before.args, passed, op.body.args, _yields(op.body), strict=True)
+            rows = zip(
+                op.results,
+                op.init,
+                op.before.args,
+                passed,
+                op.body.args,
+                _yields(op.body),
+                strict=True,
+            )
             return [
                 (v, (init, after, following))
                 for result, init, before, after, arg, following in rows
@@ -140,32 +149,31 @@ def _sweep(graph: TileGraph, region: Region, live: _Liveness) -> int:
 
 
 def _shrink(graph: TileGraph, op: Op, live: _Liveness) -> Op:
-    """Rebuilds control flow without the values that are dead on every side; returns the op that stands there now."""
+    """Rebuilds control flow without values that are dead on every side; returns what is there."""
     if not isinstance(op, For | If | While):
         return op
     keep = [i for i in range(len(op.results)) if _is_live(op, i, live)]
     if len(keep) == len(op.results):
         return op
     dead = [i for i in range(len(op.results)) if i not in keep]
-    names = tuple(op.results[i].name for i in keep)
     for region in op.regions:
         shift = 1 if isinstance(op, While) and region is op.before else 0
         _shrink_yield(graph, region, dead, shift)
+    kept: tuple[object, ...]
     match op:
         case For():
             _drop_args(op.body, dead, 1)
-            init = tuple(op.init[i] for i in keep)
-            new: Op = For(op.lower, op.upper, op.step, init, op.unroll, op.body, loc=op.loc, names=names)
+            name, kept = "init", op.init
         case While():
             _drop_args(op.before, dead, 0)
             _drop_args(op.body, dead, 0)
-            init = tuple(op.init[i] for i in keep)
-            new = While(init, op.before, op.body, loc=op.loc, names=names)
+            name, kept = "init", op.init
         case If():
-            types = tuple(op.result_types[i] for i in keep)
-            new = If(op.condition, op.then, op.orelse, types, loc=op.loc, names=names)
+            name, kept = "result_types", op.result_types
+    new = op.rebuild({}, op.regions, **{name: tuple(kept[i] for i in keep)})
     results = {op.results[i]: value for i, value in zip(keep, new.results, strict=True)}
     for old, value in results.items():
+        value.name = old.name
         graph.set_type(value, old.type)
     graph.supersede(op, new, results)
     return new
@@ -188,7 +196,7 @@ def _shrink_yield(graph: TileGraph, region: Region, dead: list[int], shift: int)
     if end is None:
         return
     values = tuple(v for i, v in enumerate(end.operands) if i - shift not in dead)
-    graph.replace_op(end, Yield(values, loc=end.loc))
+    graph.replace_op(end, end.rebuild({}, values=values))
 
 
 def _drop_args(region: Region, dead: list[int], shift: int) -> None:

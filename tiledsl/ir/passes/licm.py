@@ -18,9 +18,9 @@ from tiledsl.target import Target
 def licm(graph: TileGraph, target: Target) -> PassReport:
     """Moves ops whose operands do not change out of loops, inner loops first.
 
-    Pure ops move always: they cannot fail. An op that reads memory moves when it is sure to run (the loop's trip
-    count is known and above zero) and nothing in the loop writes or synchronises; tensors may share memory, so a
-    write to any tensor counts.
+    Pure ops move always: they cannot fail. An op that reads memory moves when it is sure to run
+    (the loop's trip count is known and above zero) and nothing in the loop writes or synchronises;
+    tensors may share memory, so a write to any tensor counts.
     """
     del target
     return PassReport("licm", _region(graph, graph.body))

@@ -1,7 +1,7 @@
-"""Registers passes and runs lists of them: verified before and after, timed, dumped, errors marked with the pass.
+"""Registers passes and runs lists of them: verified, timed, dumped, errors naming the pass.
 
-The environment variable TILEDSL_CHECK sets how much is checked: 0 nothing, 1 (default) the graph's rules around every
-pass, 2 also that the text form reads back to the same text.
+The environment variable TILEDSL_CHECK sets how much is checked: 0 nothing, 1 (default) the graph's
+rules around every pass, 2 also that the text form reads back to the same text.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _run_one(graph: TileGraph, call: PassCall, target: Target, level: int) -> Pa
     try:
         report = entry.run(graph, target, **dict(call.options))
     except TileError as error:
-        raise error.note(f"while running pass {call}")
+        raise error.note(f"while running pass {call}") from error.__cause__
     except Exception as error:
         raise InternalError(
             f"pass {call} failed: {type(error).__name__}: {error}", hint="please report this"
@@ -192,7 +192,7 @@ def _check(graph: TileGraph, target: Target, level: int, when: str) -> None:
         if level > 1:
             check_round_trip(graph)
     except TileError as error:
-        raise error.note(f"the graph was checked {when}")
+        raise error.note(f"the graph was checked {when}") from error.__cause__
 
 
 def check_round_trip(graph: TileGraph) -> None:
@@ -202,7 +202,9 @@ def check_round_trip(graph: TileGraph) -> None:
     if text != again:
         pairs = zip(text.splitlines(), again.splitlines(), strict=False)
         first = next(((a, b) for a, b in pairs if a != b), ("", ""))
-        raise VerifyError(f"{graph.name}: the text form does not read back: {first[0]!r} became {first[1]!r}")
+        raise VerifyError(
+            f"{graph.name}: the text form does not read back: {first[0]!r} became {first[1]!r}"
+        )
 
 
 def _dump(graph: TileGraph, folder: Path, number: int, name: str) -> None:

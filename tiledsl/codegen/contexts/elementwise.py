@@ -1,0 +1,282 @@
+"""Scalar arithmetic as C++ expressions.
+
+Floats under 32 bits are computed in `float` and rounded once per op, unless the op cannot leave the type
+(`_EXACT`) or its value only goes to where it is rounded anyway (a map's result, a store).
+Scalar code uses the plain operators on 32- and 64-bit integers, the bodies of maps operators that wrap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts.control import known_sign
+from tiledsl.codegen.cpp import is_packed
+from tiledsl.codegen.cpp import literal
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.cpp import scalar_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Expression
+from tiledsl.codegen.registry import emits
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
+from tiledsl.errors import CodegenError
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import elementwise as ops
+from tiledsl.ir.types import ScalarType
+
+_EXACT = frozenset(
+    f"elementwise.{name}"
+    for name in ("min", "max", "neg", "abs", "select", "floor", "ceil", "mod")
+)
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class OperatorContext(Expression):
+    """`a operator b`, or `operator a`; operands fit next to an operator."""
+
+    a: str
+    b: str = ""
+    operator: str = ""
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class CallContext(Expression):
+    """A call: its arguments are whole expressions."""
+
+    function: str
+    arguments: str
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class SelectContext(Expression):
+    """`condition ? a : b`."""
+
+    condition: str
+    a: str
+    b: str
+
+
+def dtype_of(value: Value) -> DType:
+    """The dtype of a scalar.
+
+    Raises:
+        CodegenError: it is a tile, which only maps may compute with.
+    """
+    if not isinstance(value.type, ScalarType):
+        raise CodegenError(f"elementwise op on {value.type} outside a tile.map")
+    return value.type.dtype
+
+
+def rounding(op: Op, e: Emission) -> str:
+    """The form that narrows an expression to the result's dtype; empty when it has it already."""
+    dtype = dtype_of(op.results[0])
+    if dtype.is_int and dtype.bits < 32:
+        return f"({memory_type(dtype)})({{}})"
+    if not dtype.is_float or dtype.bits >= 32 or op.opcode in _EXACT or _is_rounded_later(op, e):
+        return ""
+    return f"round_to<{memory_type(dtype)}>({{}})"
+
+
+def _is_rounded_later(op: Op, e: Emission) -> bool:
+    """Whether every use is the yield of a map, which rounds."""
+    users = e.users(op.results[0])
+    return bool(users) and all(
+        u.is_terminator and u.parent is not None and u.parent.parent is not None and u.parent.parent.opcode == "tile.map"
+        for u in users
+    )
+
+
+def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
+    a, b = op.operands
+    return OperatorContext(rounding(op, e), False, e.atom(a), e.atom(b), operator)
+
+
+def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:
+    """A call with all operands."""
+    arguments = ", ".join(e.text(v) for v in op.operands)
+    return CallContext(rounding(op, e), True, function, arguments, variant)
+
+
+def _wraps(op: Op) -> bool:
+    """Whether the plain operator would be undefined on overflow: wide signed integers in a map."""
+    dtype = dtype_of(op.results[0])
+    in_map = op.parent is not None and op.parent.parent is not None and op.parent.parent.opcode == "tile.map"
+    return in_map and dtype.kind == "int" and dtype.bits >= 32
+
+
+# ---------------------------------------------------------------------- constants and binary operators
+@emits("elementwise.constant")
+def constant(op: ops.Constant, e: Emission) -> None:
+    """A literal at each use."""
+    e.bind(op.result, literal(op.value, op.dtype))
+
+
+@emits("elementwise.add", "elementwise.sub", "elementwise.mul")
+def arithmetic(op: ops.Binary, e: Emission) -> Expression:
+    """`a + b`."""
+    name = op.opcode.partition(".")[2]
+    symbol = {"add": "+", "sub": "-", "mul": "*"}[name]
+    if not _wraps(op):
+        return _operator(op, e, symbol)
+    a, b = op.operands
+    return OperatorContext("", True, e.text(a), e.text(b), f"{name}_wrap", "wrap")
+
+
+@emits("elementwise.div")
+def div(op: ops.Div, e: Emission) -> Expression:
+    """Correctly rounded."""
+    return call(op, e, "div_rn")
+
+
+@emits("elementwise.floordiv", "elementwise.mod")
+def integer_division(op: ops.Binary, e: Emission) -> Expression:
+    """The plain operator where the divisor cannot be zero."""
+    is_div = isinstance(op, ops.FloorDiv)
+    if dtype_of(op.result).is_int and known_sign(op.b):
+        return _operator(op, e, "/" if is_div else "%")
+    name = "div_or_zero" if is_div else "mod_or_zero"
+    explicit = f"<{memory_type(dtype_of(op.result))}>" if dtype_of(op.result).is_int else ""
+    return call(op, e, name + explicit, variant="call")
+
+
+@emits("elementwise.min", "elementwise.max")
+def extremum(op: ops.Min | ops.Max, e: Emission) -> Expression:
+    """`max_num` ignores NaN, `max_nan` keeps it."""
+    keeps_nan = op.propagate_nan and dtype_of(op.result).is_float
+    name = op.opcode.partition(".")[2]
+    return call(op, e, f"{name}_nan" if keeps_nan else f"{name}_num<{scalar_type(dtype_of(op.result))}>")
+
+
+@emits("elementwise.and", "elementwise.or", "elementwise.xor")
+def bitwise(op: ops.Binary, e: Emission) -> Expression:
+    """`a & b`; on bools `a && b` and `a != b`."""
+    name = op.opcode.partition(".")[2]
+    if dtype_of(op.result).kind == "bool":
+        return _operator(op, e, {"and": "&&", "or": "||", "xor": "!="}[name])
+    return _operator(op, e, {"and": "&", "or": "|", "xor": "^"}[name])
+
+
+@emits("elementwise.shl", "elementwise.shr")
+def shift(op: ops.Binary, e: Emission) -> Expression:
+    """The plain operator for a constant count below the width."""
+    is_left = isinstance(op, ops.Shl)
+    count = op.b.defining_op
+    if isinstance(count, ops.Constant) and 0 <= count.value < dtype_of(op.result).bits:
+        return _operator(op, e, "<<" if is_left else ">>")
+    name = "shift_left" if is_left else "shift_right"
+    return call(op, e, f"{name}<{memory_type(dtype_of(op.result))}>", variant="call")
+
+
+@emits("elementwise.compare")
+def compare(op: ops.Compare, e: Emission) -> Expression:
+    """`a < b`."""
+    symbol = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate]
+    return OperatorContext("", False, e.atom(op.a), e.atom(op.b), symbol)
+
+
+@emits("elementwise.select")
+def select(op: ops.Select, e: Emission) -> Expression:
+    """`c ? a : b`."""
+    return SelectContext("", False, e.atom(op.condition), e.atom(op.a), e.atom(op.b))
+
+
+# ---------------------------------------------------------------------- conversions
+@emits("elementwise.cast")
+def cast(op: ops.Cast, e: Emission) -> Expression:
+    """Between dtypes; small floats are floats that hold rounded values."""
+    source, target = dtype_of(op.a), op.dtype
+    if target.kind == "bool":
+        return OperatorContext("", False, e.atom(op.a), literal(0, _computed(source)), "!=", "compare")
+    if target.is_int:
+        return _cast_to_int(op, e, source)
+    narrows = not (source.is_float and _contains(target, source)) and source.kind != "bool"
+    wrap = rounding(op, e) if narrows else ""
+    if scalar_type(source) == scalar_type(target):
+        return OperatorContext(wrap, True, e.atom(op.a), variant="same")
+    return OperatorContext(wrap, True, e.atom(op.a), operator=scalar_type(target))
+
+
+def _cast_to_int(op: ops.Cast, e: Emission, source: DType) -> Expression:
+    if source.is_float:
+        return CallContext("", True, f"float_to_int<{memory_type(op.dtype)}>", e.text(op.a), "call")
+    if source == op.dtype:
+        return OperatorContext("", True, e.atom(op.a), variant="same")
+    return OperatorContext("", True, e.atom(op.a), operator=memory_type(op.dtype))
+
+
+def _computed(dtype: DType) -> DType:
+    """The dtype of the variable that holds a scalar."""
+    return float32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def _contains(wide: DType, narrow: DType) -> bool:
+    """Whether every value of one float dtype is one of another."""
+    if wide == narrow or wide.bits >= 32 > narrow.bits:
+        return True
+    return wide.name == "f16" and narrow.is_fp8 or wide.name == "bf16" and narrow.is_fp8
+
+
+@emits("elementwise.bitcast")
+def bitcast(op: ops.Bitcast, e: Emission) -> Expression:
+    """The bits as they lie in memory, read as another type."""
+    source, target = dtype_of(op.a), op.dtype
+    text = e.text(op.a)
+    if is_packed(source) and source.is_float:
+        text = f"from_float<{memory_type(source)}>({text})"
+    wrap = "to_float({})" if is_packed(target) and target.is_float else ""
+    return CallContext(wrap, True, f"bits_as<{memory_type(target)}>", text)
+
+
+# ---------------------------------------------------------------------- unary
+@emits("elementwise.neg")
+def neg(op: ops.Neg, e: Emission) -> Expression:
+    """`-a`."""
+    return OperatorContext(rounding(op, e), False, e.atom(op.a), operator="-")
+
+
+@emits("elementwise.not")
+def not_(op: ops.Not, e: Emission) -> Expression:
+    """`!a` on bools, `~a` on integers."""
+    is_bool = dtype_of(op.result).kind == "bool"
+    return OperatorContext(rounding(op, e), True, e.atom(op.a), operator="!" if is_bool else "~")
+
+
+@emits("elementwise.abs")
+def abs_(op: ops.Abs, e: Emission) -> Expression:
+    """An unsigned integer is its own."""
+    if dtype_of(op.result).kind == "uint":
+        return OperatorContext("", True, e.atom(op.a), variant="same")
+    return call(op, e, "tdsl::abs")
+
+
+@emits("elementwise.exp", "elementwise.exp2")
+def exponential(op: ops.Exp | ops.Exp2, e: Emission) -> Expression:
+    """fast: one ex2.approx; e**a after a multiplication by log2(e)."""
+    dtype = dtype_of(op.result)
+    if not op.fast or dtype.bits == 64:
+        return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
+    wrap = rounding(op, e)
+    if isinstance(op, ops.Exp2):
+        return CallContext(wrap, True, "exp2_approx", e.text(op.a))
+    return CallContext(wrap, True, "exp2_approx", f"{e.atom(op.a)} * {literal(_LOG2_E, float32)}")
+
+
+@emits(
+    *(
+        f"elementwise.{name}"
+        for name in ("log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil")
+    )
+)
+def function(op: ops.Unary, e: Emission) -> Expression:
+    """The device function of the op's name."""
+    return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
+
+
+@emits("elementwise.fma")
+def fma(op: ops.Fma, e: Emission) -> Expression:
+    """One rounding."""
+    return call(op, e, "tdsl::fma")

@@ -1,0 +1,210 @@
+"""Blocks of tensors straight to and from registers, by predicated accesses of 64-bit addresses.
+
+Where the layout has neighbours in registers, a check that is equal in all threads chooses vectors of up to 16 bytes:
+the block begins at an aligned place and no vector crosses the tensor's edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts.divisibility import divisor
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import thread_coordinate
+from tiledsl.codegen.cpp import literal
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import replica_conditions
+from tiledsl.codegen.indexing import vector_width
+from tiledsl.codegen.registry import emits
+from tiledsl.dtypes import DType
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import memory as ops
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class AccessContext:
+    """A loop over elements, one over vectors, or both under a check.
+
+    at: address of the element that register `i` goes with; inside: its predicate. other: value outside, with a
+    leading comma, for loads.
+    """
+
+    name: str
+    count: int
+    at: str
+    inside: str
+    other: str = ""
+    width: int = 1
+    vectors_ok: str = ""
+    pins: str = ""
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Facts of one block access, shared by loads and stores."""
+
+    tensor: Value
+    type_: TensorType
+    offsets: tuple[Value, ...]
+    extents: tuple[int, ...]
+    tile_dims: tuple[int | None, ...]
+    layout: Layout
+
+
+@emits("memory.shape")
+def shape(op: ops.Shape, e: Emission) -> None:
+    """A parameter."""
+    e.bind(op.result, f"(int){e.params.shape(op.tensor, op.dim)}")
+
+
+@emits("memory.stride")
+def stride(op: ops.Stride, e: Emission) -> None:
+    """A parameter."""
+    e.bind(op.result, e.params.stride(op.tensor, op.dim))
+
+
+@emits("memory.load")
+def load(op: ops.Load, e: Emission) -> AccessContext:
+    """Elements outside the tensor are `other`, or 0."""
+    block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.result.type, e)
+    name = e.name(op.result, "x")
+    dtype = block.type_.dtype
+    other = f", {_other(op.other, dtype, e)}"
+    pins = f"keep({name});" if e.is_accumulator(op.result) else ""
+    return _access(block, e, name, other=other, pins=pins, is_store=False)
+
+
+@emits("memory.store")
+def store(op: ops.Store, e: Emission) -> AccessContext:
+    """Elements outside the tensor are dropped; of threads with copies the first one stores."""
+    block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.value.type, e)
+    return _access(block, e, e.text(op.value), other="", pins="", is_store=True)
+
+
+def _block(
+    tensor: Value, offsets: tuple[Value, ...], extents: tuple[int, ...], squeeze: tuple[int, ...], tile: object, e: Emission
+) -> _Block:
+    assert isinstance(tile, TileType)
+    kept = [d for d in range(len(extents)) if d not in squeeze]
+    tile_dims = tuple(kept.index(d) if d in kept else None for d in range(len(extents)))
+    return _Block(tensor, tensor_type(tensor, "block"), offsets, extents, tile_dims, e.layout(tile))
+
+
+def _other(value: Value | None, dtype: DType, e: Emission) -> str:
+    """The value outside, as it lies in memory."""
+    text = literal(0, dtype) if value is None else e.text(value)
+    if dtype.is_float and dtype.bits < 32:
+        return f"from_float<{memory_type(dtype)}>({text})"
+    return f"({memory_type(dtype)}){text}" if text.replace(".", "").isalnum() else f"({memory_type(dtype)})({text})"
+
+
+def _access(block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool) -> AccessContext:
+    starts = [_start(block, dim, e) for dim in range(block.type_.rank)]
+    at, inside = _address(block, starts, e), _inside(block, starts, e, is_store=is_store)
+    count = block.layout.num_regs
+    inner = block.type_.inner_dim
+    tile_dim = None if inner is None else block.tile_dims[inner]
+    if inner is None or tile_dim is None:
+        return AccessContext(name, count, at, inside, other, pins=pins)
+    width = vector_width(block.layout, tile_dim, block.extents[inner], block.type_.dtype.bytes)
+    if width == 1:
+        return AccessContext(name, count, at, inside, other, pins=pins)
+    check = _vector_check(block, inner, width, e)
+    if not check:
+        return AccessContext(name, count, at, inside, other, width, pins=pins, variant="vectors")
+    flag = e.names.fresh("vectors")
+    e.before(f"const bool {flag} = {check};")
+    return AccessContext(name, count, at, inside, other, width, flag, pins, "checked")
+
+
+def _start(block: _Block, dim: int, e: Emission) -> str:
+    """The coordinate of this thread's first element along a dimension of the tensor, atomic."""
+    offset, tile_dim = block.offsets[dim], block.tile_dims[dim]
+    base = e.atom(offset)
+    if tile_dim is None:
+        return base
+    stem = ("row", "col")[dim] if block.type_.rank == 2 else f"at{dim}"
+    if isinstance(offset.type, ScalarType) and offset.type.dtype.bits == 64:
+        return _wide_start(block, tile_dim, stem, base, e)
+    return thread_coordinate(e, block.layout, tile_dim, stem, base="" if base == "0" else base) or "0"
+
+
+def _wide_start(block: _Block, tile_dim: int, stem: str, base: str, e: Emission) -> str:
+    part = thread_coordinate(e, block.layout, tile_dim, stem)
+    if not part:
+        return base
+    name = e.names.fresh(f"{stem}_wide")
+    e.before(f"const i64 {name} = {base} + {part};")
+    return name
+
+
+def _reg(block: _Block, dim: int) -> str:
+    tile_dim = block.tile_dims[dim]
+    return "" if tile_dim is None else register_part(block.layout, tile_dim)
+
+
+def _address(block: _Block, starts: list[str], e: Emission) -> str:
+    """Pointer of this thread's first element, declared before, plus the register's distance."""
+    first: list[str] = []
+    step: list[str] = []
+    for dim, start in enumerate(starts):
+        reg = _reg(block, dim)
+        if dim == block.type_.inner_dim:
+            first.append(start)
+            step += [reg] if reg else []
+        else:
+            stride_name = e.params.stride(block.tensor, dim)
+            first.append(f"{start} * {stride_name}")
+            step += [f"({reg}) * {stride_name}"] if reg else []
+    pointer = e.params.pointer(block.tensor)
+    name = e.names.fresh(f"{pointer}_at")
+    const = f"{memory_type(block.type_.dtype)}* const {name}"
+    distance = " + ".join(t for t in first if t != "0")
+    e.before(f"{const} = {pointer} + ({distance});" if distance else f"{const} = {pointer};")
+    return " + ".join([name, *(step if len(step) == 1 and "+" not in step[0] else [f"({add(*step)})"] if step else [])])
+
+
+def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) -> str:
+    """The predicate of register `i`."""
+    conditions: list[str] = []
+    for dim, start in enumerate(starts):
+        extent = e.params.shape(block.tensor, dim)
+        conditions.append(f"inside({add('' if start == '0' else start, _reg(block, dim))}, {extent})")
+        tile_dim = block.tile_dims[dim]
+        if tile_dim is not None and block.layout.padded_shape[tile_dim] > block.extents[dim]:
+            thread = thread_coordinate(e, block.layout, tile_dim, "in_block")
+            conditions.append(f"{add(thread, _reg(block, dim))} < {block.extents[dim]}")
+    if is_store and (replicas := replica_conditions(block.layout, e.place.num_warps)):
+        name = e.names.fresh("first_copy")
+        e.before(f"const bool {name} = {e.use_in(' && '.join(replicas))};")
+        conditions.insert(0, name)
+    return " && ".join(conditions)
+
+
+def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:
+    """When all vectors are aligned and none crosses the tensor's edge; empty when that is certain."""
+    type_ = block.type_
+    bytes_ = width * type_.dtype.bytes
+    checks: list[str] = []
+    offset = block.offsets[inner]
+    if divisor(offset) % width:
+        checks.append(f"{e.atom(offset)} % {width} == 0")
+    if type_.align_bytes % bytes_:
+        checks.append(f"aligned<{bytes_}>({e.params.pointer(block.tensor)})")
+    if not type_.tma:
+        checks += [
+            f"{e.params.stride(block.tensor, d)} % {width} == 0" for d in range(type_.rank) if d != inner
+        ]
+    extent = e.params.shape(block.tensor, inner)
+    end = f"{e.atom(offset)} + {block.extents[inner]} <= {extent}"
+    checks.append(f"({extent} % {width} == 0 || {end})")
+    return " && ".join(checks)
+

@@ -1,0 +1,155 @@
+"""Warpgroup multiplies: issue, ordering, waits, and the sum over a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.fragments import Fragment
+from tiledsl.codegen.fragments import fragment_of
+from tiledsl.codegen.mma_functions import Operand
+from tiledsl.codegen.registry import Tie
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import overwrites
+from tiledsl.codegen.wgmma import wgmma_shape
+from tiledsl.errors import CodegenError
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import mma as ops
+from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class IssueContext:
+    """One multiply of a slot. a, b: addresses of this warpgroup's parts, in the instruction's order."""
+
+    function: str
+    acc: str
+    a: str
+    b: str
+    keep: str
+
+
+@dataclass(frozen=True)
+class WaitContext:
+    """pending: groups that may stay in flight. copies: moves into variables that could not be shared."""
+
+    pending: int
+    copies: str
+
+
+@dataclass(frozen=True)
+class ReduceContext:
+    """Sum over a cluster. owner: the assignment of the flag, up to `=`."""
+
+    owner: str
+    cluster_size: int
+    acc: str
+    buffer: str
+    index: str
+    rank: str
+
+
+@dataclass(frozen=True)
+class NoContext:
+    """A statement without operands."""
+
+
+@overwrites("mma.issue", "mma.cluster_reduce")
+def issue_ties(op: ops.Issue | ops.ClusterReduce) -> tuple[Tie, ...]:
+    """The accumulator is updated in place."""
+    return ((op.results[0], op.acc),)
+
+
+@overwrites("mma.wait")
+def wait_ties(op: ops.Wait) -> tuple[Tie, ...]:
+    """Waiting moves nothing."""
+    return tuple(zip(op.results, op.accs, strict=True))
+
+
+@emits("mma.issue")
+def issue(op: ops.Issue, e: Emission) -> IssueContext:
+    """`mma_128x192x64_bf16(acc_1, a_2, b_2, kb_1 != 0);`."""
+    f = _fragment(op.result)
+    left, right = (op.b, op.a) if op.swapped else (op.a, op.b)
+    if f.row_dim != int(op.swapped):
+        raise CodegenError(f"mma: the accumulator's rows run along dimension {f.row_dim}, swapped is {op.swapped}")
+    M_dim, K_dim = (1, 0) if op.swapped else (0, 1)
+    a = _operand(left, M_dim, K_dim)
+    b = _operand(right, 1 - M_dim, 1 - K_dim)
+    acc = tile_type(op.result, "mma")
+    form = wgmma_shape(
+        acc.dtype, a.dtype, b.dtype, f.cols, a_in_regs=False, trans_a=not a.is_K_major, trans_b=not b.is_K_major
+    )
+    K = smem_type(op.a, "mma").shape[1]
+    if K % form.K:
+        raise CodegenError(f"mma: K is {K}, expected a multiple of {form.K} for {a.dtype}")
+    if f.groups != e.place.groups:
+        raise CodegenError(f"mma: the accumulator lies over {f.groups} warpgroups, the role has {e.place.groups}")
+    return IssueContext(
+        e.functions.name(f.rows, f.cols, K, form, a, b),
+        e.in_place((op.result, op.acc)),
+        _part(left, a, f.rows, f.row_groups, e),
+        _part(right, b, f.cols, f.col_groups, e),
+        "1" if op.keep is None else e.text(op.keep),
+    )
+
+
+def _fragment(value: Value) -> Fragment:
+    f = fragment_of(tile_type(value, "mma"))
+    if f is None:
+        raise CodegenError(f"mma: {value.type} is no accumulator layout")
+    return f
+
+
+def _operand(value: Value, mn_dim: int, K_dim: int) -> Operand:
+    """How an operand lies in its slot."""
+    t = smem_type(value, "mma")
+    if t.swizzle_bytes != 128 or t.shape[t.major] * t.dtype.bytes % 128:
+        raise CodegenError(f"mma: operand {t} is not in whole 128-byte swizzled lines")
+    is_K_major = t.major == K_dim
+    return Operand(t.dtype, is_K_major, t.shape[mn_dim] if is_K_major else t.shape[K_dim])
+
+
+def _part(value: Value, operand: Operand, extent: int, groups: int, e: Emission) -> str:
+    """Address of this warpgroup's part of an operand that `groups` warpgroups share."""
+    if groups == 1:
+        return e.text(value)
+    bytes_ = operand.part_bytes(extent)
+    if bytes_ is None:
+        raise CodegenError(f"mma: warpgroups cannot take {extent} columns each of an MN-major operand, only multiples of 64")
+    return f"{e.text(value)} + {e.part_index} * {bytes_}u"
+
+
+@emits("mma.fence", "mma.commit")
+def plain(op: object, e: Emission) -> NoContext:
+    """A call without arguments."""
+    del op, e
+    return NoContext()
+
+
+@emits("mma.wait")
+def wait(op: ops.Wait, e: Emission) -> WaitContext:
+    """`wgmma_wait<1>();`."""
+    copies: list[str] = []
+    for result, operand in wait_ties(op):
+        if not e.users(result):
+            continue
+        if e.variables.root(result) is e.variables.root(operand):
+            continue
+        source = e.text(operand)
+        copies.append(f"copy({e.name(result, 'acc')}, {source});")
+    return WaitContext(op.pending, "\n".join(copies))
+
+
+@emits("mma.cluster_reduce")
+def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
+    """`const bool owner_1 = cluster_reduce<2>(acc_1, buffer_1, g_1, rank_1);`."""
+    if op.buffer is None:
+        raise CodegenError("mma.cluster_reduce has no buffer")
+    if not isinstance(op.acc.type, TileType) or op.acc.type.dtype.name != "f32":
+        raise CodegenError(f"mma.cluster_reduce sums f32 accumulators, got {op.acc.type}")
+    acc = e.in_place((op.results[0], op.acc))
+    owner = e.assignment(op.results[1], "owner")
+    return ReduceContext(owner, op.cluster_size, acc, e.text(op.buffer), e.text(op.index), e.text(op.rank))

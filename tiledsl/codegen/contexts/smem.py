@@ -1,0 +1,226 @@
+"""Buffers and slots of shared memory, and register tiles written there or read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace
+from math import prod
+
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import thread_coordinate
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.fragments import Fragment
+from tiledsl.codegen.fragments import fragment_of
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import replica_conditions
+from tiledsl.codegen.indexing import vector_width
+from tiledsl.codegen.registry import emits
+from tiledsl.errors import CodegenError
+from tiledsl.ir.ops import smem as ops
+from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+
+CHUNK_BYTES = 16
+
+
+@dataclass(frozen=True)
+class BufferContext:
+    """`name = smem_base + offset_bytes`."""
+
+    name: str
+    offset_bytes: int
+    comment: str
+
+
+@dataclass(frozen=True)
+class SlotContext:
+    """The address of one tile of a buffer."""
+
+    target: str
+    address: str
+
+
+@dataclass(frozen=True)
+class FragmentContext:
+    """A part of a 16-bit accumulator tile, by stmatrix.
+
+    block: words of 64 rows. first, cols: columns of the fragment. lines: of the destination. row: this warp's first.
+    """
+
+    function: str
+    smem: str
+    value: str
+    block: int
+    first: int
+    cols: int
+    lines: int
+    row: str
+    variant: str = "fragment"
+
+
+@dataclass(frozen=True)
+class ElementsContext:
+    """A loop over vectors of `width` elements. line, byte: where register `i` lies; inside: its predicate."""
+
+    smem: str
+    value: str
+    type: str
+    count: int
+    width: int
+    swizzle: int
+    lines: int
+    line_bytes: int
+    line: str
+    byte: str
+    inside: str = "true"
+    pins: str = ""
+
+
+@emits("smem.buffer")
+def buffer(op: ops.Buffer, e: Emission) -> BufferContext:
+    """`const u32 a_1 = smem_base + 0;  // 4 x 128x64 bf16`."""
+    t = op.type_
+    comment = f"{op.slots} x {'x'.join(map(str, t.shape))} {t.dtype}, {op.slots * t.bytes} bytes"
+    return BufferContext(e.name(op.result, "buffer"), op.offset_bytes, comment)
+
+
+@emits("smem.slot")
+def slot(op: ops.Slot, e: Emission) -> SlotContext:
+    """`const u32 a_2 = a_1 + c_1.slot * 16384u;`."""
+    bytes_ = smem_type(op.buffer, "slot").bytes
+    address = e.text(op.buffer)
+    if op.cursor is not None:
+        address += f" + {e.text(op.cursor)}.slot * {bytes_}u"
+    if op.group is not None:
+        address += f" + {e.atom(op.group)} * {op.group_slots * bytes_}u"
+    return SlotContext(e.assignment(op.result, "slot"), address)
+
+
+@emits("smem.view")
+def view(op: ops.View, e: Emission) -> None:
+    """The same address."""
+    e.bind(op.result, e.text(op.a), atomic=e.text(op.a) == e.atom(op.a))
+
+
+@emits("smem.write")
+def write(op: ops.Write, e: Emission) -> FragmentContext | ElementsContext:
+    """stmatrix for 16-bit accumulators, vectors or elements for the rest."""
+    type_, dest = tile_type(op.value, "smem.write"), smem_type(op.smem, "smem.write")
+    if type_.dtype != dest.dtype or type_.rank != len(dest.shape):
+        raise CodegenError(f"smem.write: a tile {type_} into {dest}")
+    start = op.start or (0,) * type_.rank
+    context = _fragment_write(op, e, type_, dest, start)
+    return context if context is not None else _element_write(op, e, type_, dest, start)
+
+
+def _fragment_write(
+    op: ops.Write, e: Emission, type_: TileType, dest: SmemType, start: tuple[int, ...]
+) -> FragmentContext | None:
+    f = fragment_of(type_)
+    if f is None or type_.dtype.bits != 16 or dest.swizzle_bytes != 128:
+        return None
+    cols_dim = 1 - f.row_dim
+    first, cols = start[cols_dim], dest.shape[cols_dim]
+    whole_rows = start[f.row_dim] == 0 and dest.shape[f.row_dim] == (f.rows if op.per_warpgroup else type_.shape[f.row_dim])
+    shared_cols = f.col_groups > 1 and not op.per_warpgroup
+    fits = first % 8 == 0 and cols % 8 == 0 and first + cols <= f.cols
+    if not whole_rows or shared_cols or not fits:
+        return None
+    by_rows = dest.major == cols_dim
+    _check_boxes(dest)
+    return FragmentContext(
+        "write_rows" if by_rows else "write_columns",
+        e.text(op.smem),
+        e.text(op.value),
+        f.cols // 4,
+        first,
+        cols,
+        dest.shape[f.row_dim] if by_rows else cols,
+        _warp_row(f, e, per_warpgroup=op.per_warpgroup),
+    )
+
+
+def _warp_row(f: Fragment, e: Emission, *, per_warpgroup: bool) -> str:
+    """First row of this warp in the destination."""
+    e.use("warp", "lane")
+    if f.groups == 1 or f.row_groups == 1:
+        return "warp * 16" if f.groups == 1 else "warp % 4 * 16"
+    if per_warpgroup:
+        return "warp % 4 * 16"
+    return f"warp % 4 * 16 + warp / 4 * {f.rows}"
+
+
+def _element_write(
+    op: ops.Write, e: Emission, type_: TileType, dest: SmemType, start: tuple[int, ...]
+) -> ElementsContext:
+    layout = e.layout(type_)
+    own = op.per_warpgroup
+    conditions: list[str] = []
+    coords: list[str] = []
+    for dim, extent in enumerate(dest.shape):
+        thread = thread_coordinate(e, layout, dim, f"at{dim}", own_group=own)
+        text = add(thread, register_part(layout, dim), f"{-start[dim]}" if start[dim] else "")
+        coords.append(text.replace("+ -", "- "))
+        span = type_.shape[dim] if not own else extent
+        if start[dim] or span != extent or layout.padded_shape[dim] != type_.shape[dim]:
+            conditions.append(f"inside({coords[dim]}, {extent})")
+    if not own:
+        conditions += [e.use_in(c) for c in replica_conditions(layout, e.place.num_warps)]
+    width = _width(type_, dest, start[dest.major])
+    context = _elements(e, e.text(op.value), type_, dest, coords, width, e.text(op.smem))
+    return replace(context, inside=" && ".join(conditions) or "true")
+
+
+@emits("smem.read")
+def read(op: ops.Read, e: Emission) -> ElementsContext:
+    """Every register from its place."""
+    type_, source = tile_type(op.result, "smem.read"), smem_type(op.smem, "smem.read")
+    layout = e.layout(type_)
+    name = e.name(op.result, "x")
+    coords = [
+        add(thread_coordinate(e, layout, dim, f"at{dim}"), register_part(layout, dim)) for dim in range(type_.rank)
+    ]
+    for dim, extent in enumerate(source.shape):
+        if layout.padded_shape[dim] > extent:
+            coords[dim] = f"min_num<int>({coords[dim]}, {extent - 1})"
+    is_padded = any(p > n for p, n in zip(layout.padded_shape, source.shape, strict=True))
+    width = 1 if is_padded else _width(type_, source, 0)
+    context = _elements(e, name, type_, source, coords, width, e.text(op.smem))
+    return replace(context, pins=f"keep({name});" if e.is_accumulator(op.result) else "")
+
+
+def _width(type_: TileType, memory: SmemType, start: int) -> int:
+    layout = type_.layout
+    assert layout is not None
+    width = vector_width(layout, memory.major, memory.shape[memory.major], type_.dtype.bytes, limit_bytes=CHUNK_BYTES)
+    while width > 1 and start % width:
+        width //= 2
+    return width if width * type_.dtype.bytes >= 4 else 1
+
+
+def _elements(
+    e: Emission, name: str, type_: TileType, memory: SmemType, coords: list[str], width: int, smem: str
+) -> ElementsContext:
+    _check_boxes(memory)
+    size = memory.dtype.bytes
+    line = ""
+    for dim, extent in enumerate(memory.shape):
+        if dim != memory.major:
+            line = f"({line}) * {extent} + {coords[dim]}" if line and line != "0" else coords[dim]
+    byte = coords[memory.major] if size == 1 else f"({coords[memory.major]}) * {size}"
+    extent = memory.shape[memory.major]
+    return ElementsContext(
+        smem, name, memory_type(memory.dtype), e.layout(type_).num_regs, width, memory.swizzle_bytes,
+        prod(memory.shape) // extent, extent * size, line or "0", byte,
+    )  # fmt: skip
+
+
+def _check_boxes(memory: SmemType) -> None:
+    if memory.swizzle_bytes == 0:
+        return
+    line_bytes = memory.shape[memory.major] * memory.dtype.bytes
+    if memory.swizzle_bytes != 128 or line_bytes % 128:
+        raise CodegenError(f"{memory}: {line_bytes} contiguous bytes are not whole 128-byte swizzled lines")

@@ -1,0 +1,255 @@
+"""Register tiles: fused elementwise loops, fills, and moves between registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.codegen.cpp import indent
+from tiledsl.codegen.cpp import is_packed
+from tiledsl.codegen.cpp import scalar_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import index_map
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import thread_part
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import reads_at_its_own_place
+from tiledsl.codegen.registry import yields_to
+from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import control
+from tiledsl.ir.ops import tile as ops
+from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.types import TileType
+
+_INDEX = "i"
+
+
+@dataclass(frozen=True)
+class MapContext:
+    """A loop over registers, or a lambda that gives one element and a loop over groups of registers.
+
+    name, element: the result and the lambda. group: registers that are packed at once. pins: `keep` statements or "".
+    """
+
+    before: str
+    count: int
+    body: str
+    pins: str = ""
+    name: str = ""
+    element: str = ""
+    group: int = 1
+    arguments: str = ""
+    variant: str = ""
+
+
+@dataclass(frozen=True)
+class StoresContext:
+    """What the body of a map does with the values it yields."""
+
+    copies: str
+
+
+@dataclass(frozen=True)
+class FillContext:
+    """Every element equal to one scalar."""
+
+    name: str
+    value: str
+    pins: str
+
+
+# ---------------------------------------------------------------------- map
+def map_layout(op: ops.Map) -> Layout:
+    """The layout of the iteration space.
+
+    Raises:
+        CodegenError: it has none.
+    """
+    if op.layout is None:
+        raise CodegenError("tile.map has no layout")
+    return op.layout
+
+
+def _is_whole_packed(op: ops.Map) -> bool:
+    """Whether the only result is packed and its registers fill whole pairs or quads."""
+    if len(op.out_dtypes) != 1 or not is_packed(op.out_dtypes[0]):
+        return False
+    return map_layout(op).num_regs % (4 // op.out_dtypes[0].bytes) == 0
+
+
+@enters("tile.map")
+def enter_map(op: ops.Map, e: Emission) -> None:
+    """Binds the body's arguments: elements of the inputs, and coordinates."""
+    layout = map_layout(op)
+    for result in op.results:
+        if e.users(result) or e.is_declared(result):
+            e.name(result, "x")
+    args = op.body.args
+    for n, (arg, value) in enumerate(zip(args, op.inputs, strict=False)):
+        if isinstance(value.type, TileType):
+            follows = op.follows[n] if n < len(op.follows) else tuple(range(value.type.rank))
+            e.bind(arg, element(e, layout, value, follows))
+        else:
+            e.bind(arg, e.text(value), atomic=e.atom(value) == e.text(value))
+    for dim, arg in enumerate(args[len(op.inputs) :]):
+        if e.users(arg):
+            thread = thread_coordinate(e, layout, dim, arg.name or _dim_name(dim, layout.rank))
+            text = add(thread, register_part(layout, dim))
+            e.bind(arg, text, atomic=" " not in text)
+
+
+def element(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:
+    """The element of a tile that goes with register `i` of a layout."""
+    type_ = tile_type(value, "map")
+    where = index_map(layout, e.layout(type_), follows, _INDEX)
+    index = where.text
+    if where.table:
+        name = e.names.fresh("register_of")
+        e.before(f"constexpr int {name}[] = {{{', '.join(map(str, where.table))}}};")
+        index = f"{name}[{_INDEX}]"
+    return f"{e.text(value)}.get({index})" if is_packed(type_.dtype) else f"{e.text(value)}[{index}]"
+
+
+def thread_coordinate(e: Emission, layout: Layout, dim: int, stem: str, *, base: str = "", own_group: bool = False) -> str:
+    """The part of a coordinate that does not change from register to register: a variable, `base` or nothing."""
+    part = thread_part(layout, dim, e.place.num_warps, own_group=own_group)
+    if not part:
+        return base
+    e.use_in(part)
+    name = e.names.fresh(stem)
+    prefix = f"{base} + " if base else ""
+    e.before(f"const int {name} = {prefix}(int)({part});")
+    return name
+
+
+def add(*terms: str) -> str:
+    """A sum without its empty terms."""
+    return " + ".join(t for t in terms if t) or "0"
+
+
+def _dim_name(dim: int, rank: int) -> str:
+    return ("row", "col")[dim] if rank == 2 else "at" if rank == 1 else f"at{dim}"
+
+
+@yields_to("tile.map")
+def yield_map(op: control.Yield, e: Emission) -> StoresContext | None:
+    """Stores into the results, or returns the element that is packed with its neighbours."""
+    parent = op.parent.parent if op.parent else None
+    assert isinstance(parent, ops.Map)
+    if _is_whole_packed(parent):
+        return StoresContext(f"return {e.text(op.values[0])};")
+    lines: list[str] = []
+    for result, value in zip(parent.results, op.values, strict=True):
+        if not e.users(result):
+            continue
+        name, packed = e.name(result), is_packed(tile_type(result, "map").dtype)
+        text = e.text(value)
+        lines.append(f"{name}.set({_INDEX}, {text});" if packed else f"{name}[{_INDEX}] = {text};")
+    return StoresContext("\n".join(lines)) if lines else None
+
+
+@emits("tile.map")
+def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
+    """The loop."""
+    if not any(e.users(r) for r in op.results):
+        return None
+    count = map_layout(op).num_regs
+    pins = "\n".join(f"keep({e.name(r)});" for r in op.results if e.is_accumulator(r))
+    if not _is_whole_packed(op):
+        packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
+        return MapContext("\n".join(f"{e.name(r)}.zero();" for r in packed), count, body, pins)
+    group = 4 // op.out_dtypes[0].bytes
+    name = e.name(op.results[0])
+    function = e.names.fresh("element")
+    arguments = ", ".join(f"{function}({group} * j{f' + {k}' if k else ''})" for k in range(group))
+    return MapContext("", count // group, body, pins, name, function, group, arguments, "packed")
+
+
+@reads_at_its_own_place("tile.map")
+def map_overwrites(op: Op, operand: Value) -> bool:
+    """Whether each register of an input is read only where the same register of the result is written."""
+    assert isinstance(op, ops.Map)
+    layout, type_ = map_layout(op), operand.type
+    if len(op.results) != 1 or not isinstance(type_, TileType) or type_.layout is None:
+        return False
+    for n, value in enumerate(op.inputs):
+        if value is operand:
+            follows = op.follows[n] if n < len(op.follows) else tuple(range(type_.rank))
+            if index_map(layout, type_.layout, follows).text != _INDEX:
+                return False
+    return True
+
+
+# ---------------------------------------------------------------------- fills
+@emits("tile.splat")
+def splat(op: ops.Splat, e: Emission) -> FillContext:
+    """`fill(acc_1, 0.0f);`."""
+    name = e.name(op.result, "x")
+    dtype = tile_type(op.result, "splat").dtype
+    value = e.text(op.a)
+    if not is_packed(dtype) and dtype.kind != "bool":
+        value = value if _is_plain(value) else f"({scalar_type(dtype)})({value})"
+    return FillContext(name, value, f"keep({name});" if e.is_accumulator(op.result) else "")
+
+
+def _is_plain(text: str) -> bool:
+    return "(" not in text
+
+
+@emits("tile.undef")
+def undef(op: ops.Undef, e: Emission) -> None:
+    """A declaration only."""
+    e.name(op.result, "acc")
+
+
+@emits("tile.arange")
+def arange(op: ops.Arange, e: Emission) -> MapContext:
+    """Coordinates as values."""
+    name = e.name(op.result, "x")
+    layout = e.layout(tile_type(op.result, "arange"))
+    text = add(str(op.start) if op.start else "", thread_coordinate(e, layout, 0, "at"), register_part(layout, 0))
+    return MapContext("", layout.num_regs, indent(f"{name}[{_INDEX}] = {text};"))
+
+
+# ---------------------------------------------------------------------- moves
+def _move(op: Op, e: Emission, source: Value, follows: Sequence[int | None]) -> MapContext:
+    """Registers renamed: the elements of the source that a thread of the result needs are its own."""
+    result = op.results[0]
+    type_ = tile_type(result, op.opcode)
+    layout = e.layout(type_)
+    name = e.name(result, "x")
+    text = element(e, layout, source, follows)
+    pins = f"keep({name});" if e.is_accumulator(result) else ""
+    if is_packed(type_.dtype):
+        return MapContext(f"{name}.zero();", layout.num_regs, indent(f"{name}.set({_INDEX}, {text});"), pins)
+    return MapContext("", layout.num_regs, indent(f"{name}[{_INDEX}] = {text};"), pins)
+
+
+@emits("tile.convert_layout")
+def convert_layout(op: ops.ConvertLayout, e: Emission) -> MapContext:
+    """Through registers only; other conversions are lowered to shared memory before."""
+    return _move(op, e, op.a, tuple(range(tile_type(op.result, "convert").rank)))
+
+
+@emits("tile.transpose")
+def transpose(op: ops.Transpose, e: Emission) -> MapContext:
+    """Source dimension order[i] follows result dimension i."""
+    return _move(op, e, op.a, tuple(op.order.index(d) for d in range(len(op.order))))
+
+
+@emits("tile.expand_dims")
+def expand_dims(op: ops.ExpandDims, e: Emission) -> MapContext:
+    """The inserted dimension is left out."""
+    rank = tile_type(op.a, "expand_dims").rank
+    return _move(op, e, op.a, tuple(d if d < op.axis else d + 1 for d in range(rank)))
+
+
+@emits("tile.broadcast")
+def broadcast(op: ops.Broadcast, e: Emission) -> MapContext:
+    """Dimensions of extent 1 follow nothing."""
+    shape = tile_type(op.a, "broadcast").shape
+    return _move(op, e, op.a, tuple(None if a == 1 != b else d for d, (a, b) in enumerate(zip(shape, op.shape, strict=True))))

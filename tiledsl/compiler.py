@@ -26,6 +26,7 @@ from typing import Any
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
+from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
@@ -123,7 +124,7 @@ def modules(request: Request) -> Iterator[Kernel]:
     for choice in choices[:MAX_ATTEMPTS]:
         try:
             made = specialize(request, choice)
-        except ScheduleError as error:
+        except (ScheduleError, ResourceError) as error:
             failures.append(f"plan given up: {error.message}")
             continue
         made.python_seconds = time.perf_counter() - start

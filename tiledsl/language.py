@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from tiledsl.dtypes import DType as dtype
 from tiledsl.dtypes import bfloat16
+from tiledsl.dtypes import float8e4nv
+from tiledsl.dtypes import float8e5
 from tiledsl.dtypes import float16
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import float64
-from tiledsl.dtypes import float8e4nv
-from tiledsl.dtypes import float8e5
 from tiledsl.dtypes import int1
+from tiledsl.dtypes import int8
 from tiledsl.dtypes import int16
 from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
-from tiledsl.dtypes import int8
+from tiledsl.dtypes import uint8
 from tiledsl.dtypes import uint16
 from tiledsl.dtypes import uint32
 from tiledsl.dtypes import uint64
-from tiledsl.dtypes import uint8
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import PropagateNan
 from tiledsl.ir.markers import Tensor
@@ -92,20 +92,20 @@ __all__ = [
     "exp",
     "exp2",
     "expand_dims",
+    "float8e4nv",
+    "float8e5",
     "float16",
     "float32",
     "float64",
-    "float8e4nv",
-    "float8e5",
     "floor",
     "fma",
     "full",
     "full_like",
     "int1",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "log",
     "log2",
     "max_constancy",
@@ -129,10 +129,10 @@ __all__ = [
     "tanh",
     "tensor",
     "trans",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "where",
     "zeros",
     "zeros_like",

@@ -115,7 +115,12 @@ def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
             if name == "T":
                 return trans.fn(frame.mark(node), value)
             if name in ("dtype", "ndim", "numel", "shape"):
-                return {"dtype": dtype, "ndim": len(shape), "numel": value.type.num_elements, "shape": shape}[name]
+                return {
+                    "dtype": dtype,
+                    "ndim": len(shape),
+                    "numel": value.type.num_elements,
+                    "shape": shape,
+                }[name]
         case ScalarType(dtype=dtype):
             known = ("dtype", "ndim", "shape")
             if name in known:
@@ -142,7 +147,8 @@ def _dtype_attribute(dtype: DType, name: str) -> object:
         predicate = _DTYPE_PREDICATES[name]
         return DtypePredicate(predicate(dtype))
     raise NameUnresolved(
-        f"a dtype has no attribute {name!r}", hint=did_you_mean(name, [*_DTYPE_FACTS, *_DTYPE_PREDICATES])
+        f"a dtype has no attribute {name!r}",
+        hint=did_you_mean(name, [*_DTYPE_FACTS, *_DTYPE_PREDICATES]),
     )
 
 
@@ -199,8 +205,13 @@ def _tensor_of_extents(frame: Frame, node: ast.expr) -> Value | None:
 
 
 def _slice(frame: Frame, node: ast.Slice) -> slice:
-    bounds = [None if part is None else evaluate(frame, part) for part in (node.lower, node.upper, node.step)]
-    return slice(*(None if bound is None else compile_time_int(bound, "a slice bound") for bound in bounds))
+    bounds = [
+        None if part is None else evaluate(frame, part)
+        for part in (node.lower, node.upper, node.step)
+    ]
+    return slice(
+        *(None if bound is None else compile_time_int(bound, "a slice bound") for bound in bounds)
+    )
 
 
 def _index_value(frame: Frame, node: ast.Subscript, value: Value) -> Value:

@@ -121,7 +121,9 @@ class _Merger:
             variables[name] = POISON
         elif not is_live:
             if not (x is y and name in variables):
-                variables[name] = Undefined("it is assigned in a branch of an `if`", self._place(name))
+                variables[name] = Undefined(
+                    "it is assigned in a branch of an `if`", self._place(name)
+                )
         elif self._lacks(self.then, name) or self._lacks(self.orelse, name):
             variables[name] = Undefined(
                 "it is assigned in only one branch of an `if` at run time",
@@ -130,7 +132,8 @@ class _Merger:
             )
         elif not same_structure(x, y):
             variables[name] = Undefined(
-                f"it is {describe(x)} in one branch of an `if` and {describe(y)} in the other", self._place(name)
+                f"it is {describe(x)} in one branch of an `if` and {describe(y)} in the other",
+                self._place(name),
             )
         else:
             self.add_tree(name, x, y)
@@ -152,7 +155,9 @@ class _Merger:
         found = meet(a, b)
         if isinstance(found, Conflict):
             message = f"{name!r} has two types after the `if`: {describe(a)} and {describe(b)}"
-            raise conflict_error(message, (a, "in the first branch", None), (b, "in the other branch", None))
+            raise conflict_error(
+                message, (a, "in the first branch", None), (b, "in the other branch", None)
+            )
         self.types.append(found)
         self.names.append(name)
         self.values[0].append(a)
@@ -164,9 +169,17 @@ class _Merger:
         builder = self.frame.mark(self.node)
         for branch, values in zip((self.then, self.orelse), self.values, strict=True):
             with builder.at(branch.region):
-                ends = tuple(convert(builder, v, t) for v, t in zip(values, self.types, strict=True))
+                ends = tuple(
+                    convert(builder, v, t) for v, t in zip(values, self.types, strict=True)
+                )
                 builder.add(Yield(ends))
-        op = If(condition, self.then.region, self.orelse.region, tuple(self.types), names=tuple(self.names))
+        op = If(
+            condition,
+            self.then.region,
+            self.orelse.region,
+            tuple(self.types),
+            names=tuple(self.names),
+        )
         builder.add(op)
         for name, (like, slots) in self.merged.items():
             done = [op.results[s.index] if isinstance(s, _Slot) else s for s in slots]

@@ -32,9 +32,9 @@ from tiledsl.frontend.unsupported import LANGUAGE_MODULE
 from tiledsl.ir import operators
 from tiledsl.ir.builtin import Builtin
 from tiledsl.ir.markers import RangeSpec
+from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import tensor
-from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
@@ -73,12 +73,16 @@ def _keywords(frame: Frame, nodes: list[ast.keyword]) -> Keywords:
     out: Keywords = {}
     for node in nodes:
         if node.arg is None:
-            raise SyntaxNotSupported("** in a call is not part of the language", hint="name the arguments")
+            raise SyntaxNotSupported(
+                "** in a call is not part of the language", hint="name the arguments"
+            )
         out[node.arg] = evaluate(frame, node.value)
     return out
 
 
-def call(frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords: Keywords) -> object:
+def call(
+    frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords: Keywords
+) -> object:
     """Calls what an expression gave."""
     match callee:
         case Builtin():
@@ -92,7 +96,11 @@ def call(frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords
 
 
 def _call_builtin(
-    frame: Frame, node: ast.Call, function: Builtin[..., object], args: Arguments, keywords: Keywords
+    frame: Frame,
+    node: ast.Call,
+    function: Builtin[..., object],
+    args: Arguments,
+    keywords: Keywords,
 ) -> object:
     try:
         return function.fn(frame.mark(node), *args, **keywords)
@@ -108,7 +116,9 @@ def check_arguments(
     try:
         bound = signature.bind(*args, **keywords)
     except TypeError as error:
-        raise TypeMismatch(f"{name}(): {error}", hint=f"its parameters are {_plain(signature)}") from None
+        raise TypeMismatch(
+            f"{name}(): {error}", hint=f"its parameters are {_plain(signature)}"
+        ) from None
     bound.apply_defaults()
     return bound
 
@@ -119,7 +129,9 @@ def _plain(signature: inspect.Signature) -> inspect.Signature:
 
 
 # ---------------------------------------------------------------------- Python's functions
-def _call_python(frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords: Keywords) -> object:
+def _call_python(
+    frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords: Keywords
+) -> object:
     handler = _PYTHON.get(callee) if callee.__hash__ else None
     if handler is not None:
         return handler(frame, node, args, keywords)
@@ -170,9 +182,13 @@ def _is_host(function: FunctionType, seen: set[FunctionType]) -> bool:
     seen.add(function)
     cells = function.__closure__ or ()
     reached = [c.cell_contents for c in cells if _is_filled(c)]
-    reached += [function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__]
+    reached += [
+        function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__
+    ]
     for value in reached:
-        if isinstance(value, Builtin) or (isinstance(value, ModuleType) and value.__name__ == LANGUAGE_MODULE):
+        if isinstance(value, Builtin) or (
+            isinstance(value, ModuleType) and value.__name__ == LANGUAGE_MODULE
+        ):
             return False
         inner = plain_function(value)
         if inner is not None and (inner is not value or not _is_host(inner, seen)):
@@ -199,7 +215,9 @@ def sequence(x: object, what: str) -> list[object]:
     raise TypeMismatch(f"{what} needs a tuple or a range known at compile time, got {describe(x)}")
 
 
-def _python_min_max(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords, *, name: str) -> object:
+def _python_min_max(
+    frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords, *, name: str
+) -> object:
     _no_keywords(name, keywords)
     items = sequence(args[0], f"{name}()") if len(args) == 1 else list(args)
     if not _has_values(items):
@@ -301,7 +319,9 @@ _PYTHON: dict[object, Callable[[Frame, ast.Call, Arguments, Keywords], object]] 
 
 
 # ---------------------------------------------------------------------- helpers
-def inline(frame: Frame, node: ast.Call, function: FunctionType, args: Arguments, keywords: Keywords) -> object:
+def inline(
+    frame: Frame, node: ast.Call, function: FunctionType, args: Arguments, keywords: Keywords
+) -> object:
     """Lowers the body of a helper in the place of its call; returns what it returns."""
     _check_recursion(frame, function)
     source = source_of(function)

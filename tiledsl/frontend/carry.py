@@ -31,7 +31,7 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
 
 
-class Restart(Exception):  # noqa: N818
+class Restart(Exception):
     """A carried value needs another type; the body has to be lowered again."""
 
 
@@ -65,7 +65,9 @@ class Carried:
     trees: their values before the loop.  slots: the leaves of these, in order.
     """
 
-    def __init__(self, frame: Frame, node: ast.For | ast.While, *, skip: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, frame: Frame, node: ast.For | ast.While, *, skip: tuple[str, ...] = ()
+    ) -> None:
         self.frame = frame
         self.node = node
         self.trees: dict[str, object] = {}
@@ -80,7 +82,10 @@ class Carried:
                 self.places[name] = frame.assignment_of(name)
                 if value is POISON:
                     continue
-                self.slots += [Slot(name, leaf, _slot_type(leaf, is_sure=name in always)) for leaf in leaves(value)]
+                self.slots += [
+                    Slot(name, leaf, _slot_type(leaf, is_sure=name in always))
+                    for leaf in leaves(value)
+                ]
 
     def initial(self) -> tuple[Value, ...]:
         """The carried values before the loop."""
@@ -113,7 +118,8 @@ class Carried:
     def _variables(self, found: list[object]) -> dict[str, object]:
         it = iter(found)
         return {
-            name: POISON if tree is POISON else rebuild(tree, it) for name, tree in self.trees.items()
+            name: POISON if tree is POISON else rebuild(tree, it)
+            for name, tree in self.trees.items()
         }
 
     def ends(self, variables: dict[str, object]) -> tuple[Value, ...]:
@@ -130,7 +136,9 @@ class Carried:
             at += count
             if variables[name] is POISON:
                 poisoned.append(name)
-                out += [convert(self.frame.builder, s.init, s.type) for s in slots if s.type is not None]
+                out += [
+                    convert(self.frame.builder, s.init, s.type) for s in slots if s.type is not None
+                ]
                 continue
             out += self._ends_of(name, tree, variables[name], slots)
         self.poisoned = tuple(poisoned)
@@ -164,7 +172,11 @@ class Carried:
             found = leaf.type if isinstance(leaf.type, ScalarType) else found
         if isinstance(found, Conflict):
             raise self._changed(slot.name, slot.init, leaf)
-        if isinstance(slot.type, ScalarType) and isinstance(found, ScalarType) and self._is_wider(found, slot.type):
+        if (
+            isinstance(slot.type, ScalarType)
+            and isinstance(found, ScalarType)
+            and self._is_wider(found, slot.type)
+        ):
             slot.type = found
             raise Restart
         return convert(self.frame.mark(self.node), leaf, slot.type)
@@ -177,7 +189,9 @@ class Carried:
         return key_new > key_old
 
     def _changed(self, name: str, before: object, after: object) -> TypeMismatch:
-        message = f"{name!r} changes its type in the loop: from {describe(before)} to {describe(after)}"
+        message = (
+            f"{name!r} changes its type in the loop: from {describe(before)} to {describe(after)}"
+        )
         error = conflict_error(
             message,
             (before, "before the loop", self.places[name]),

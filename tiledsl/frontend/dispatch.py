@@ -25,7 +25,7 @@ class Return:
     value: object
 
 
-class ReturnsEarly(Exception):  # noqa: N818
+class ReturnsEarly(Exception):
     """A return statement was reached in a branch at run time; the `if` has to be lowered in another way."""
 
 
@@ -68,7 +68,9 @@ _HINTS = {
 }
 
 
-def expression(kind: type[N]) -> Callable[[Callable[[Frame, N], object]], Callable[[Frame, N], object]]:
+def expression(
+    kind: type[N],
+) -> Callable[[Callable[[Frame, N], object]], Callable[[Frame, N], object]]:
     """Registers the handler of an expression node."""
 
     def register(handler: Callable[[Frame, N], object]) -> Callable[[Frame, N], object]:
@@ -78,7 +80,9 @@ def expression(kind: type[N]) -> Callable[[Callable[[Frame, N], object]], Callab
     return register
 
 
-def statement(kind: type[N]) -> Callable[[Callable[[Frame, N], Signal]], Callable[[Frame, N], Signal]]:
+def statement(
+    kind: type[N],
+) -> Callable[[Callable[[Frame, N], Signal]], Callable[[Frame, N], Signal]]:
     """Registers the handler of a statement node."""
 
     def register(handler: Callable[[Frame, N], Signal]) -> Callable[[Frame, N], Signal]:
@@ -136,7 +140,9 @@ def _give_up(frame: Frame, stmt: ast.stmt) -> Signal:
 def not_supported(node: ast.AST) -> SyntaxNotSupported:
     """The error for a construct outside the language."""
     kind = type(node).__name__
-    return SyntaxNotSupported(f"{_CONSTRUCTS.get(kind, kind)} is not part of the language", hint=_HINTS.get(kind))
+    return SyntaxNotSupported(
+        f"{_CONSTRUCTS.get(kind, kind)} is not part of the language", hint=_HINTS.get(kind)
+    )
 
 
 def fold(function: Callable[..., T], *args: object) -> T:
@@ -146,4 +152,6 @@ def fold(function: Callable[..., T], *args: object) -> T:
     except TileError:
         raise
     except Exception as error:
-        raise TypeMismatch(f"a compile-time expression fails: {type(error).__name__}: {error}") from None
+        raise TypeMismatch(
+            f"a compile-time expression fails: {type(error).__name__}: {error}"
+        ) from None

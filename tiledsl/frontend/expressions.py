@@ -59,7 +59,9 @@ def lower_constant(frame: Frame, node: ast.Constant) -> object:
     """A literal stays a Python object."""
     del frame
     if isinstance(node.value, complex | bytes):
-        raise SyntaxNotSupported(f"{type(node.value).__name__} constants are not part of the language")
+        raise SyntaxNotSupported(
+            f"{type(node.value).__name__} constants are not part of the language"
+        )
     return node.value
 
 
@@ -115,10 +117,14 @@ def lower_formatted(frame: Frame, node: ast.FormattedValue) -> str:
 @expression(ast.BinOp)
 def lower_binary(frame: Frame, node: ast.BinOp) -> object:
     """Python's meaning on compile-time values, an elementwise op otherwise."""
-    return apply_binary(frame, node, node.op, evaluate(frame, node.left), evaluate(frame, node.right))
+    return apply_binary(
+        frame, node, node.op, evaluate(frame, node.left), evaluate(frame, node.right)
+    )
 
 
-def apply_binary(frame: Frame, node: ast.AST, op: ast.operator, left: object, right: object) -> object:
+def apply_binary(
+    frame: Frame, node: ast.AST, op: ast.operator, left: object, right: object
+) -> object:
     """`left op right`, at the place of `node`."""
     symbol, python = _BINARY[type(op)]
     if not isinstance(left, Value) and not isinstance(right, Value):
@@ -131,7 +137,11 @@ def lower_unary(frame: Frame, node: ast.UnaryOp) -> object:
     """`-x`, `+x`, `~x`, `not x`."""
     value = evaluate(frame, node.operand)
     symbol, python = _UNARY[type(node.op)]
-    return operators.unary(frame.mark(node), symbol, value) if isinstance(value, Value) else fold(python, value)
+    return (
+        operators.unary(frame.mark(node), symbol, value)
+        if isinstance(value, Value)
+        else fold(python, value)
+    )
 
 
 @expression(ast.BoolOp)
@@ -148,7 +158,9 @@ def lower_bool_op(frame: Frame, node: ast.BoolOp) -> object:
         elif combined is None:
             combined = operators.as_bool(frame.mark(node), last, "and" if is_and else "or")
         else:
-            combined = operators.logical(frame.mark(node), "and" if is_and else "or", combined, last)
+            combined = operators.logical(
+                frame.mark(node), "and" if is_and else "or", combined, last
+            )
     return last if combined is None else combined
 
 
@@ -183,7 +195,9 @@ def _compare(frame: Frame, node: ast.Compare, op: ast.cmpop, left: object, right
     other = right if values[0] else left
     if symbol in ("==", "!=") and not isinstance(other, Value) and not is_number(other):
         return symbol == "!="  # a run-time value equals no string, dtype or None
-    return operators.compare(frame.mark(node), symbol, cast("Operand", left), cast("Operand", right))
+    return operators.compare(
+        frame.mark(node), symbol, cast("Operand", left), cast("Operand", right)
+    )
 
 
 def _is_same(left: object, right: object) -> bool:
@@ -196,7 +210,9 @@ def _is_same(left: object, right: object) -> bool:
 def _contains(item: object, container: object) -> bool:
     if isinstance(container, str | tuple | list) and not isinstance(item, Value):
         return bool(fold(operator.contains, container, item))
-    raise TypeMismatch(f"`in` needs compile-time operands, got {describe(item)} in {describe(container)}")
+    raise TypeMismatch(
+        f"`in` needs compile-time operands, got {describe(item)} in {describe(container)}"
+    )
 
 
 @expression(ast.IfExp)

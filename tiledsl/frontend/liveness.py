@@ -29,7 +29,9 @@ def reads(node: ast.AST | None) -> Names:
     """Names that an expression reads."""
     if node is None:
         return NONE
-    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return frozenset(
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    )
 
 
 @dataclass
@@ -72,7 +74,11 @@ def _statement(stmt: ast.stmt, live: Names, out: Liveness) -> Names:
         case ast.AnnAssign(target=target, value=value) if value is not None:
             return (live - _plain_targets([target])) | reads(value)
         case ast.AugAssign(target=target, value=value):
-            return live | reads(value) | frozenset(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+            return (
+                live
+                | reads(value)
+                | frozenset(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+            )
         case ast.If(test=test, body=body, orelse=orelse):
             out.after[stmt] = live
             return _block(body, live, out) | _block(orelse, live, out) | reads(test)
@@ -90,7 +96,12 @@ def _statement(stmt: ast.stmt, live: Names, out: Liveness) -> Names:
 
 
 def _loop(
-    stmt: ast.stmt, body: list[ast.stmt], live: Names, out: Liveness, targets: Names, test: Names = NONE
+    stmt: ast.stmt,
+    body: list[ast.stmt],
+    live: Names,
+    out: Liveness,
+    targets: Names,
+    test: Names = NONE,
 ) -> Names:
     """Live-in of a loop whose body may run any number of times."""
     out.after[stmt] = live

@@ -11,20 +11,19 @@ from tiledsl.dtypes import DType
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.branches import scalar_condition
+from tiledsl.frontend.carry import Carried
+from tiledsl.frontend.carry import Restart
 from tiledsl.frontend.dispatch import Jump
 from tiledsl.frontend.dispatch import Return
 from tiledsl.frontend.dispatch import Signal
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import run_block
 from tiledsl.frontend.dispatch import statement
-from tiledsl.frontend.carry import Carried
-from tiledsl.frontend.carry import Restart
 from tiledsl.frontend.liveness import assigned
 from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import Undefined
 from tiledsl.frontend.statements import assign
 from tiledsl.ir.markers import RangeSpec
-from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import as_value
@@ -44,23 +43,32 @@ MAX_ROUNDS = 8
 def run_for(frame: Frame, node: ast.For) -> Signal:
     """`for x in range(...)`, `tl.range(...)`, `tl.static_range(...)` or a tuple."""
     if node.orelse:
-        raise SyntaxNotSupported("`for ... else` is not part of the language").at(frame.loc(node.orelse[0]))
+        raise SyntaxNotSupported("`for ... else` is not part of the language").at(
+            frame.loc(node.orelse[0])
+        )
     items = evaluate(frame, node.iter)
     if isinstance(items, RangeSpec):
         if not items.is_static:
             return _for_at_run_time(frame, node, items)
-        return _expand(frame, node, range(*(cast("int", x) for x in (items.lower, items.upper, items.step))))
+        return _expand(
+            frame, node, range(*(cast("int", x) for x in (items.lower, items.upper, items.step)))
+        )
     if isinstance(items, tuple | list | str):
         return _expand(frame, node, cast("Sequence[object]", items))
     raise TypeMismatch(
-        f"a `for` loop needs a range or a tuple, got {describe(items)}", frame.loc(node.iter), hint="use range(...)"
+        f"a `for` loop needs a range or a tuple, got {describe(items)}",
+        frame.loc(node.iter),
+        hint="use range(...)",
     )
 
 
 # ---------------------------------------------------------------------- expanded
 def _expand(frame: Frame, node: ast.For, items: Sequence[object]) -> Signal:
     if len(items) > MAX_EXPANDED:
-        raise TypeMismatch(f"the loop would be expanded {len(items)} times, at most {MAX_EXPANDED}", frame.loc(node.iter))
+        raise TypeMismatch(
+            f"the loop would be expanded {len(items)} times, at most {MAX_EXPANDED}",
+            frame.loc(node.iter),
+        )
     for item in items:
         assign(frame, node.target, item)
         with frame.loop(at_run_time=False):
@@ -75,10 +83,16 @@ def _expand(frame: Frame, node: ast.For, items: Sequence[object]) -> Signal:
 # ---------------------------------------------------------------------- for
 def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
     if not isinstance(node.target, ast.Name):
-        raise SyntaxNotSupported("the variable of a loop over a range must be a name").at(frame.loc(node.target))
+        raise SyntaxNotSupported("the variable of a loop over a range must be a name").at(
+            frame.loc(node.target)
+        )
     builder = frame.mark(node)
     bounds = (spec.lower, spec.upper, spec.step)
-    dtype = common_dtype(bounds, "range()") if any(isinstance(x, Value) for x in bounds) else _widest(bounds)
+    dtype = (
+        common_dtype(bounds, "range()")
+        if any(isinstance(x, Value) for x in bounds)
+        else _widest(bounds)
+    )
     lower, upper, step = (as_value(builder, x, dtype) for x in bounds)
     carried = Carried(frame, node, skip=(node.target.id,))
     for _ in _rounds(carried):
@@ -105,7 +119,11 @@ def _rounds(carried: Carried) -> Iterator[int]:
 
 
 def _body(
-    frame: Frame, body: list[ast.stmt], region: Region, carried: Carried, loop_variables: dict[str, object]
+    frame: Frame,
+    body: list[ast.stmt],
+    region: Region,
+    carried: Carried,
+    loop_variables: dict[str, object],
 ) -> None:
     """Lowers an iteration into a region whose arguments for carried values are still to be added."""
     before = frame.variables
@@ -118,7 +136,9 @@ def _body(
         frame.variables = before
 
 
-def _after(frame: Frame, node: ast.For | ast.While, carried: Carried, results: Sequence[Value]) -> None:
+def _after(
+    frame: Frame, node: ast.For | ast.While, carried: Carried, results: Sequence[Value]
+) -> None:
     """Binds variables to the results of a loop; those of an iteration only have no value after it."""
     for name in assigned([node]):
         if name not in carried.trees:
@@ -141,7 +161,9 @@ def _undefined_after(frame: Frame, node: ast.For | ast.While, name: str) -> Unde
 def run_while(frame: Frame, node: ast.While) -> Signal:
     """`while condition`, at run time."""
     if node.orelse:
-        raise SyntaxNotSupported("`while ... else` is not part of the language").at(frame.loc(node.orelse[0]))
+        raise SyntaxNotSupported("`while ... else` is not part of the language").at(
+            frame.loc(node.orelse[0])
+        )
     carried = Carried(frame, node)
     for _ in _rounds(carried):
         op = While(carried.initial())

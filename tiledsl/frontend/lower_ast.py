@@ -71,15 +71,21 @@ def _run(frame: Frame, session: Session) -> None:
         signal = run_block(frame, frame.source.node.body)
         if isinstance(signal, Return) and signal.value not in (None, POISON):
             session.report(
-                TypeMismatch(f"a kernel returns nothing, got {describe(signal.value)}", hint="store it in a tensor")
-                .at(session.builder.loc)
+                TypeMismatch(
+                    f"a kernel returns nothing, got {describe(signal.value)}",
+                    hint="store it in a tensor",
+                ).at(session.builder.loc)
             )
     except TooManyErrors:
         pass
     except TileError as error:
         session.errors.append(error)
     except RecursionError:
-        raise InternalError("the frontend ran out of stack: an expression or a loop is nested too deeply") from None
+        raise InternalError(
+            "the frontend ran out of stack: an expression or a loop is nested too deeply"
+        ) from None
     except Exception as error:
-        raise InternalError(f"the frontend failed: {type(error).__name__}: {error}", session.builder.loc) from error
+        raise InternalError(
+            f"the frontend failed: {type(error).__name__}: {error}", session.builder.loc
+        ) from error
     session.raise_errors()

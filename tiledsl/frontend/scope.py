@@ -41,7 +41,7 @@ PYTHON_BUILTINS = (
 )  # fmt: skip
 
 
-class Poisoned(Exception):  # noqa: N818
+class Poisoned(Exception):
     """A value that an earlier error left undefined was read; the statement is given up in silence."""
 
 
@@ -213,7 +213,9 @@ class Frame:
             try:
                 value: object = cell.cell_contents
             except ValueError:
-                raise NameUnresolved(f"{name!r} has no value yet in the function around this one") from None
+                raise NameUnresolved(
+                    f"{name!r} has no value yet in the function around this one"
+                ) from None
         elif name in code.co_varnames:
             self._unassigned(name)
         elif name in function.__globals__:
@@ -241,7 +243,12 @@ class Frame:
     def _unknown(self, name: str) -> NoReturn:
         if hasattr(builtins, name):
             raise NameUnresolved(f"Python's {name!r} cannot be used in a kernel")
-        known = [*self.variables, *self.function.__code__.co_freevars, *self.function.__globals__, *PYTHON_BUILTINS]
+        known = [
+            *self.variables,
+            *self.function.__code__.co_freevars,
+            *self.function.__globals__,
+            *PYTHON_BUILTINS,
+        ]
         raise NameUnresolved(f"unknown name {name!r}", hint=did_you_mean(name, known))
 
 
@@ -258,4 +265,6 @@ def may_capture(value: object) -> bool:
         return all(may_capture(v) for v in value)
     plain = bool | int | float | str | DType | Enum | constexpr | Auto | ModuleType | type
     callables = FunctionType | BuiltinFunctionType | Builtin
-    return value is None or isinstance(value, plain | callables) or plain_function(value) is not None
+    return (
+        value is None or isinstance(value, plain | callables) or plain_function(value) is not None
+    )

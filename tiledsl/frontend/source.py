@@ -40,7 +40,9 @@ class FunctionSource:
         text = self._line(line)
         col = _characters(text, getattr(node, "col_offset", 0))
         end_line = getattr(node, "end_lineno", line)
-        end = _characters(text, getattr(node, "end_col_offset", 0)) if end_line == line else len(text)
+        end = (
+            _characters(text, getattr(node, "end_col_offset", 0)) if end_line == line else len(text)
+        )
         return SourceLoc(self.file, line, col, end, self.name, caller)
 
     def _line(self, line: int) -> str:
@@ -50,7 +52,9 @@ class FunctionSource:
 
 def _characters(text: str, utf8_offset: int) -> int:
     """A column of the AST counts bytes; errors count characters."""
-    return utf8_offset if text.isascii() else len(text.encode()[:utf8_offset].decode(errors="replace"))
+    return (
+        utf8_offset if text.isascii() else len(text.encode()[:utf8_offset].decode(errors="replace"))
+    )
 
 
 def plain_function(fn: object) -> FunctionType | None:
@@ -99,7 +103,12 @@ def _parse(function: FunctionType) -> FunctionSource:
         raise _no_text(function, "the file has changed since it was imported")
     ast.increment_lineno(tree, code.co_firstlineno - 1 - int(indented))
     return FunctionSource(
-        function.__name__, code.co_filename, code.co_firstlineno, tuple(lines), node, inspect.signature(function)
+        function.__name__,
+        code.co_filename,
+        code.co_firstlineno,
+        tuple(lines),
+        node,
+        inspect.signature(function),
     )
 
 

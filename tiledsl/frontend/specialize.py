@@ -131,7 +131,9 @@ class Bound:
     absent: tuple[str, ...]
 
 
-def bind(fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]) -> Bound:
+def bind(
+    fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]
+) -> Bound:
     """Sorts specs and constexprs by the signature. Raises TypeMismatch for missing and unknown names."""
     signature = signature_of(fn)
     _check_names(signature, [*specs, *constexprs])
@@ -159,13 +161,16 @@ def _check_names(signature: Signature, given: list[str]) -> None:
     for name in given:
         if name not in signature.names:
             raise TypeMismatch(
-                f"{signature.name}() has no parameter {name!r}", hint=did_you_mean(name, signature.names)
+                f"{signature.name}() has no parameter {name!r}",
+                hint=did_you_mean(name, signature.names),
             )
 
 
 def _default(signature: Signature, parameter: Parameter) -> object:
     if isinstance(parameter.default, Auto):
-        raise TypeMismatch(f"{signature.name}(): {parameter.name!r} is tl.auto, and no value was chosen for it")
+        raise TypeMismatch(
+            f"{signature.name}(): {parameter.name!r} is tl.auto, and no value was chosen for it"
+        )
     if parameter.default is MISSING:
         kind = "constexpr" if parameter.is_constexpr else "argument"
         raise TypeMismatch(f"{signature.name}(): {kind} {parameter.name!r} is missing")

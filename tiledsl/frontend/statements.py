@@ -46,17 +46,25 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
                 hint="tiles and tuples do not change; build a new one, or store to a tensor with a.store(offsets, tile)",
             ).at(frame.loc(target))
         case ast.Attribute():
-            raise SyntaxNotSupported("assignment to an attribute is not part of the language").at(frame.loc(target))
+            raise SyntaxNotSupported("assignment to an attribute is not part of the language").at(
+                frame.loc(target)
+            )
         case _:
-            raise SyntaxNotSupported("a starred target is not part of the language").at(frame.loc(target))
+            raise SyntaxNotSupported("a starred target is not part of the language").at(
+                frame.loc(target)
+            )
 
 
 def _unpack(frame: Frame, target: ast.expr, elements: list[ast.expr], value: object) -> None:
     if not isinstance(value, tuple | list):
-        raise TypeMismatch(f"cannot unpack {describe(value)} into {len(elements)} variables").at(frame.loc(target))
+        raise TypeMismatch(f"cannot unpack {describe(value)} into {len(elements)} variables").at(
+            frame.loc(target)
+        )
     items = cast("tuple[object, ...]", tuple(cast("list[object]", value)))
     if len(items) != len(elements) and not any(isinstance(e, ast.Starred) for e in elements):
-        raise TypeMismatch(f"cannot unpack {len(items)} values into {len(elements)} variables").at(frame.loc(target))
+        raise TypeMismatch(f"cannot unpack {len(items)} values into {len(elements)} variables").at(
+            frame.loc(target)
+        )
     for element, item in zip(elements, items, strict=False):
         assign(frame, element, item)
 
@@ -78,7 +86,11 @@ def run_annotated(frame: Frame, node: ast.AnnAssign) -> Signal:
 
 def is_constexpr_annotation(node: ast.expr) -> bool:
     """Whether an annotation is `tl.constexpr`, `constexpr`, or one of them as a string."""
-    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+    text = (
+        node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else ast.unparse(node)
+    )
     return text.rsplit(".", 1)[-1] == "constexpr"
 
 
@@ -90,7 +102,10 @@ def run_augmented(frame: Frame, node: ast.AugAssign) -> Signal:
         return None
     old = frame.read(node.target.id)
     if isinstance(old, list):
-        raise SyntaxNotSupported("a list cannot be changed in place", hint=f"write {node.target.id} = {node.target.id} + ...")
+        raise SyntaxNotSupported(
+            "a list cannot be changed in place",
+            hint=f"write {node.target.id} = {node.target.id} + ...",
+        )
     value = apply_binary(frame, node, node.op, old, evaluate(frame, node.value))
     assign(frame, node.target, value)
     return None
@@ -120,7 +135,8 @@ def run_assert(frame: Frame, node: ast.Assert) -> Signal:
     condition = evaluate(frame, node.test)
     if isinstance(condition, Value):
         raise SyntaxNotSupported(
-            "assert needs a condition known at compile time", hint="check on the host before the launch"
+            "assert needs a condition known at compile time",
+            hint="check on the host before the launch",
         )
     if not condition:
         message = evaluate(frame, node.msg) if node.msg else None
@@ -176,7 +192,11 @@ def run_continue(frame: Frame, node: ast.Continue) -> Signal:
 
 
 def _check_jump(frame: Frame, word: str) -> None:
-    if frame.loops and not frame.loops[-1].at_run_time and frame.loops[-1].branches == frame.branches:
+    if (
+        frame.loops
+        and not frame.loops[-1].at_run_time
+        and frame.loops[-1].branches == frame.branches
+    ):
         return
     raise SyntaxNotSupported(
         f"{word} is supported only in loops that are expanded, under conditions known at compile time",

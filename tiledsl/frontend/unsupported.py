@@ -54,7 +54,9 @@ _HINTS: dict[str, str] = {
 def missing_name(name: str, spelled: str, module: ModuleType) -> TileError:
     """The error for `module.name`, which does not exist."""
     if module.__name__ != LANGUAGE_MODULE:
-        return NameUnresolved(f"module {module.__name__!r} has no {name!r}", hint=did_you_mean(name, dir(module)))
+        return NameUnresolved(
+            f"module {module.__name__!r} has no {name!r}", hint=did_you_mean(name, dir(module))
+        )
     if name in _HINTS:
         return SyntaxNotSupported(f"{spelled} is not supported", hint=_HINTS[name])
     return NameUnresolved(f"the language has no {spelled}", hint=did_you_mean(name, dir(module)))

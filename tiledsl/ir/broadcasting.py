@@ -47,7 +47,7 @@ def _meet(x: Shape, y: Shape, what: str) -> Shape:
 
 
 def broadcast_value(b: Builder, x: Value, shape: Shape | None, what: str) -> Value:
-    """x as a tile of a shape that it broadcasts to. Raises TypeMismatch where it does not."""
+    """X as a tile of a shape that it broadcasts to. Raises TypeMismatch where it does not."""
     if shape is None:
         return x
     if not isinstance(x.type, TileType):
@@ -55,7 +55,9 @@ def broadcast_value(b: Builder, x: Value, shape: Shape | None, what: str) -> Val
     if x.type.shape == shape:
         return x
     if common_shape([x.type.shape, shape], what) != shape:
-        raise TypeMismatch(f"{what}: shape {list(x.type.shape)} does not broadcast to {list(shape)}")
+        raise TypeMismatch(
+            f"{what}: shape {list(x.type.shape)} does not broadcast to {list(shape)}"
+        )
     while isinstance(x.type, TileType) and x.type.rank < len(shape):
         x = b.value(ExpandDims(x, 0))
     return b.value(Broadcast(x, shape)) if x.type != TileType(shape, _dtype(x)) else x

@@ -31,7 +31,9 @@ _METHODS: dict[tuple[type[Type], str], Builtin[..., object]] = {}
 class Builtin(Generic[P, R]):
     """A function of the language. Calling it outside a kernel is an error unless `on_host` is given."""
 
-    def __init__(self, fn: Callable[Concatenate[Builder, P], R], on_host: Callable[..., R] | None) -> None:
+    def __init__(
+        self, fn: Callable[Concatenate[Builder, P], R], on_host: Callable[..., R] | None
+    ) -> None:
         self.fn = fn
         self.on_host = on_host
         self.name = fn.__name__
@@ -56,7 +58,10 @@ class Builtin(Generic[P, R]):
 def builtin(fn: Callable[Concatenate[Builder, P], R], /) -> Builtin[P, R]: ...
 @overload
 def builtin(
-    *, methods: tuple[type[Type], ...] = (), also: tuple[str, ...] = (), on_host: Callable[..., object] | None = None
+    *,
+    methods: tuple[type[Type], ...] = (),
+    also: tuple[str, ...] = (),
+    on_host: Callable[..., object] | None = None,
 ) -> Callable[[Callable[Concatenate[Builder, P], R]], Builtin[P, R]]: ...
 def builtin(
     fn: Callable[Concatenate[Builder, P], R] | None = None,

@@ -30,7 +30,9 @@ from tiledsl.ir.types import TileType
 Operand = Value | bool | int | float
 ShapeLike = Sequence[int] | int
 
-_FLOAT32_MAX = 3.4028235677973366e38  # halfway to the next power of two: rounds to a finite float32 below this
+_FLOAT32_MAX = (
+    3.4028235677973366e38  # halfway to the next power of two: rounds to a finite float32 below this
+)
 
 
 def is_number(x: object) -> TypeGuard[bool | int | float]:
@@ -79,7 +81,9 @@ def not_an_operand(x: object, what: str) -> TypeMismatch:
     hint = None
     if isinstance(x, Value) and isinstance(x.type, TensorType):
         hint = f"load a block of it first: {x.name or 'a'}.load(offsets, block_shape)"
-    return TypeMismatch(f"{what}: expected a tile, a scalar or a number, got {describe(x)}", hint=hint)
+    return TypeMismatch(
+        f"{what}: expected a tile, a scalar or a number, got {describe(x)}", hint=hint
+    )
 
 
 def literal_dtype(x: bool | int | float) -> DType:
@@ -130,8 +134,10 @@ def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "ar
     return b.value(Constant(whole, dtype))
 
 
-def as_value(b: Builder, x: Operand, dtype: DType | None = None, *, what: str = "argument") -> Value:
-    """x as a value, cast to `dtype` when one is given."""
+def as_value(
+    b: Builder, x: Operand, dtype: DType | None = None, *, what: str = "argument"
+) -> Value:
+    """X as a value, cast to `dtype` when one is given."""
     found = element_type(x, what)
     if not isinstance(x, Value):
         return constant(b, x, dtype or found, what=what)
@@ -139,7 +145,7 @@ def as_value(b: Builder, x: Operand, dtype: DType | None = None, *, what: str = 
 
 
 def is_true(b: Builder, x: Operand, what: str) -> Value:
-    """x as a bool: `x != 0`."""
+    """X as a bool: `x != 0`."""
     return as_value(b, x, int1, what=what)
 
 
@@ -150,7 +156,11 @@ def compile_time_int(x: object, what: str) -> int:
         return x
     hint = None
     if isinstance(x, Value):
-        hint = f"make {x.name!r} a tl.constexpr parameter" if x.name else "use a tl.constexpr parameter"
+        hint = (
+            f"make {x.name!r} a tl.constexpr parameter"
+            if x.name
+            else "use a tl.constexpr parameter"
+        )
     raise TypeMismatch(f"{what} must be an int known at compile time, got {describe(x)}", hint=hint)
 
 

@@ -45,9 +45,13 @@ _PREDICATES = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "
 def binary(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
     """`x symbol y`, at least one of them a value."""
     if symbol == "**":
-        raise SyntaxNotSupported("** needs both operands at compile time", hint="write x * x, or tl.exp2(y * tl.log2(x))")
+        raise SyntaxNotSupported(
+            "** needs both operands at compile time", hint="write x * x, or tl.exp2(y * tl.log2(x))"
+        )
     if symbol == "@":
-        raise SyntaxNotSupported("the operator @ is not part of the language", hint="use tl.dot(a, b, acc)")
+        raise SyntaxNotSupported(
+            "the operator @ is not part of the language", hint="use tl.dot(a, b, acc)"
+        )
     dtype = _operation_dtype(symbol, x, y)
     left, right = unify(b, (x, y), dtype, symbol)
     ops = _ON_BOOLS if dtype.kind == "bool" and symbol in _ON_BOOLS else _BINARY

@@ -118,7 +118,13 @@ class ConsumerBuilder(RoleBuilder):
                 target = self.get(store.tensor)
                 self.b.add(
                     StoreTile(
-                        target, tuple(offsets), value, store.block_shape, store.squeeze, chunk
+                        target,
+                        tuple(offsets),
+                        value,
+                        None,
+                        store.block_shape,
+                        store.squeeze,
+                        chunk,
                     )
                 )
                 self.b.add(Yield(()))
@@ -219,11 +225,14 @@ class ConsumerBuilder(RoleBuilder):
             tensor, value = self.get(op.tensor), self.get(op.value)
             offsets = tuple(self.get(o) for o in op.offsets)
             if op.id in self.stores:
-                b.add(StoreTile(tensor, offsets, value, op.block_shape, op.squeeze))
+                # Staging is written in any case: an `if` around it would keep accumulators and
+                # packed results alive side by side.
+                only = self.in_range if self.owner is None else None
+                b.add(StoreTile(tensor, offsets, value, only, op.block_shape, op.squeeze))
             else:
                 b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze))
 
-        if guard is None:
+        if guard is None or (op.id in self.stores and self.owner is None):
             emit()
             return
         branch = If(guard)

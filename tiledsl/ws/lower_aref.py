@@ -74,6 +74,8 @@ class Lowering:
         self.b = Builder(graph, graph.body, 0)
         self.stage: Value | None = None
         self.reduce: Value | None = None
+        self.reduce_full: Value | None = None
+        self.reduce_bytes = 0
         self.maps: list[Value] = []
         self.store_maps: dict[Value, Value] = {}
 
@@ -150,12 +152,18 @@ class Lowering:
             return
         layout = ops[0].acc.type.layout
         owned = -(-self.plan.num_consumers // self.plan.split_k)
-        num_bytes = owned * (self.plan.split_k - 1) * layout.num_regs * 128 * 4
+        part = (self.plan.split_k - 1) * layout.num_regs * 128 * 4
         at = self.smem.take(
-            "split-K partials", num_bytes, detail="fp32", hint="split_k=1 or a smaller tile"
+            "split-K partials",
+            owned * part,
+            detail="fp32, from the other CTAs of the cluster",
+            hint="split_k=1 or a smaller tile",
         )
-        flat = SmemType((num_bytes // 4,), ops[0].acc.type.dtype, 0, 0)
+        flat = SmemType((owned * part // 4,), ops[0].acc.type.dtype, 0, 0)
         self.reduce = self.b.value(smem.Buffer(flat, 1, at), "partials")
+        at = self.smem.take("split-K barriers", 8 * owned, align=8)
+        self.reduce_full = self.b.value(barrier.MbarrierArray(owned, 1, at), "partials_full")
+        self.reduce_bytes = part
 
     def make_barriers(self, op: aref.Create) -> tuple[Ring, Value, Value]:
         ring = self.rings[op.result]
@@ -210,6 +218,9 @@ class Lowering:
             for ring, full, empty in arrays:
                 b.add(barrier.MbarrierInit(full, 1))
                 b.add(barrier.MbarrierInit(empty, ring.arrivals))
+            if self.reduce_full is not None:
+                b.add(barrier.MbarrierInit(self.reduce_full, 1))
+                b.add(barrier.ExpectAll(self.reduce_full, self.reduce_bytes))
             b.add(barrier.InitFence())
             for m in self.maps:
                 b.add(tma.Prefetch(m))
@@ -245,7 +256,7 @@ class Lowering:
             elif isinstance(op, mma.ClusterReduce):
                 assert self.reduce is not None
                 new = mma.ClusterReduce(
-                    op.acc, op.index, op.rank, op.cluster_size, self.reduce, loc=op.loc
+                    op.acc, op.index, op.rank, op.cluster_size, self.reduce, self.reduce_full, loc=op.loc
                 )
                 for a, c in zip(op.results, new.results, strict=True):
                     c.type = a.type
@@ -361,7 +372,7 @@ class Lowering:
                             Add(at, b.value(Mul(group, b.value(Constant(g.part[split], int32)))))
                         )
                 coords.append(at)
-            b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords)))
+            b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords), op.guard))
             if cursor is not None:
                 b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)

@@ -213,7 +213,7 @@ class Planner:
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
-        s, M, N = self.shape, tile[0], tile[1]
+        s = self.shape
         regs = accumulator_regs(plan, tile, s.num_dots)
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
@@ -225,7 +225,8 @@ class Planner:
         slot = self.slot_bytes(tile)
         for buffers in (2, 1) if not plan.ping_pong else (1,):
             staging = self.staging_bytes(plan, tile, p) * buffers
-            reduce = M * N * 4 * (plan.split_k - 1) // plan.split_k if plan.split_k > 1 else 0
+            owned = -(-plan.num_consumers // plan.split_k)
+            reduce = owned * (plan.split_k - 1) * regs * 512
             room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
             depth = min(MAX_STAGES, room // slot)
             if depth >= 4 or buffers == 1:

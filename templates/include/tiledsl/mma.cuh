@@ -23,29 +23,33 @@ TDSL_FN void mbarrier_arrive_remote(u32 bar, u32 cta) {
 }
 
 // Sums `acc` over the S blocks of a cluster in rank order; true in the block that owns the result of warpgroup
-// `index` (block index % S). `buffer` holds what this block receives: for each warpgroup that it owns (index / S),
-// (S - 1) senders in rank order x N registers x 128 threads, 4 bytes each. All threads of the cluster take part in
-// the cluster barrier inside. Warpgroup. ISA: st.shared::cluster, barrier.cluster.
-template <int S, int N> TDSL_FN bool cluster_reduce(float (&acc)[N], u32 buffer, u32 index, u32 rank) {
-  const u32 owner = index % S;
-  const u32 own = buffer + (index / S * (S - 1) * N * 128 + thread_in_group()) * 4;
+// `index` (block index % S). The others send their part to the owner's `buffer`: for each warpgroup that it owns
+// (index / S), (S - 1) senders in rank order x N / 4 x 128 threads x 4 floats. The owner's mbarrier index / S, which
+// expects all these bytes once, tells when they are there. Warpgroup. ISA: st.async, mbarrier.try_wait.
+template <int S, int N> TDSL_FN bool cluster_reduce(float (&acc)[N], u32 buffer, u32 barriers, u32 index, u32 rank) {
+  static_assert(N % 4 == 0, "four registers a store");
+  const u32 owner = index % S, bar = barriers + index / S * 8;
+  const u32 own = buffer + index / S * ((S - 1) * N * 512) + thread_in_group() * 16;
   if (owner != rank) {
     const u32 there = own + (rank - (rank > owner)) * (N * 512);
 #pragma unroll
-    for (int r = 0; r < N; ++r) st_dsmem(there + r * 512, owner, acc[r]);
+    for (int r = 0; r < N; r += 4)
+      st_async_v4(there + r * 512, bar, owner, acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
+    return false;
   }
-  cluster_sync();
-  if (owner != rank) return false;
+  mbarrier_wait_cluster(bar, 0);
 #pragma unroll
-  for (int r = 0; r < N; ++r) {
-    float sum = 0.0f;
+  for (int r = 0; r < N; r += 4) {
+    float mine[4] = {acc[r], acc[r + 1], acc[r + 2], acc[r + 3]}, sum[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
     for (u32 q = 0; q < S; ++q) {
-      const u32 slot = q - (q > rank);
-      const float v = q == rank ? acc[r] : ld_shared<float>(own + slot * (N * 512) + r * 512);
-      sum = q ? sum + v : v;
+      float part[4] = {mine[0], mine[1], mine[2], mine[3]};
+      if (q != rank) ld_shared_v4(own + (q - (q > rank)) * (N * 512) + r * 512, part[0], part[1], part[2], part[3]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] += part[i];
     }
-    acc[r] = sum;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[r + i] = sum[i];
   }
   return true;
 }

@@ -143,6 +143,13 @@ template <class T> TDSL_FN void st_dsmem_v4(u32 addr, u32 cta, T a, T b, T c, T 
   asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(mapa(addr, cta)), "r"(bits_as<u32>(a)),
                "r"(bits_as<u32>(b)), "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
 }
+// Asynchronous remote store of 16 bytes that completes on mbarrier `bar` of block `cta` (both addresses are of this
+// block's window, mapped to the other's). Thread. ISA: st.async.
+template <class T> TDSL_FN void st_async_v4(u32 addr, u32 bar, u32 cta, T a, T b, T c, T d) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
+                   mapa(addr, cta)), "r"(mapa(bar, cta)), "r"(bits_as<u32>(a)), "r"(bits_as<u32>(b)),
+               "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
+}
 
 // ------------------------------------------------------------------ global memory
 // ld.global.v2.b32 and .v4.b32, aligned to 8 and 16. Thread. ISA: ld.

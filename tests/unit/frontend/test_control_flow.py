@@ -30,7 +30,9 @@ def ranges(out: tl.Tensor, lower, upper, STEP: tl.constexpr):
     out.store(0, total * 100 + count)
 
 
-@pytest.mark.parametrize("bounds", [(0, 5, 1), (2, 11, 3), (5, 5, 1), (7, 2, 1), (9, 0, -2), (0, 3, -1), (-4, 4, 2)])
+@pytest.mark.parametrize(
+    "bounds", [(0, 5, 1), (2, 11, 3), (5, 5, 1), (7, 2, 1), (9, 0, -2), (0, 3, -1), (-4, 4, 2)]
+)
 def test_range(run, bounds: tuple[int, int, int]) -> None:
     want = sum(range(*bounds)) * 100 + len(range(*bounds))
     assert value(run, ranges, bounds[0], bounds[1], STEP=bounds[2]) == want
@@ -139,7 +141,7 @@ def constants_in_dead_branches(out: tl.Tensor, n, WIDE: tl.constexpr):
         total += tl.arange(0, width)
         if mask is not None:
             total = total * mask
-    out.store(0, tl.trans(total[:, None]))
+    out.store((0, 0), tl.trans(total[:, None]))
 
 
 def test_a_constant_stays_one_when_its_branch_is_dead(run) -> None:

@@ -34,7 +34,7 @@ def error_of(source: str, file: str) -> TileError:
     """The error that lowering `kernel` of a source text raises."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, object] = {"tl": tl}
-    exec(compile(source, file, "exec"), scope)  # noqa: S102
+    exec(compile(source, file, "exec"), scope)
     kernel = scope["kernel"]
     names = signature_of(kernel).names
     specs = {n: SPECS[n] for n in names if n in SPECS}
@@ -68,4 +68,4 @@ def test_text_is_the_same_with_the_error_pickled() -> None:
     import pickle
 
     error = error_of("def kernel(v):\n    x = unknown\n", "pickled.py")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -145,7 +145,18 @@ def test_arithmetic(run) -> None:
     x, y = rng.standard_normal((2, 8)).astype(np.float32) * 5
     out = np.empty((10, 8), np.float32)
     run(arithmetic, x, y, out)
-    rows = [x + y, x - y, x * y, x / y, np.fmod(x, y), -x, y, abs(x), np.minimum(x, y), np.maximum(np.maximum(x, y), 1)]
+    rows = [
+        x + y,
+        x - y,
+        x * y,
+        x / y,
+        np.fmod(x, y),
+        -x,
+        y,
+        abs(x),
+        np.minimum(x, y),
+        np.maximum(np.maximum(x, y), 1),
+    ]
     np.testing.assert_array_equal(out, np.array(rows))
 
 
@@ -167,7 +178,9 @@ def test_integers_truncate_toward_zero(run) -> None:
     out = np.empty((8, 8), np.int32)
     run(integers, x, y, out)
     q = np.trunc(x / y).astype(np.int32)
-    np.testing.assert_array_equal(out, np.array([q, x - q * y, x & y, x | y, x ^ y, x << 2, x >> 1, ~x]))
+    np.testing.assert_array_equal(
+        out, np.array([q, x - q * y, x & y, x | y, x ^ y, x << 2, x >> 1, ~x])
+    )
 
 
 def on_constants(out: tl.Tensor):
@@ -302,7 +315,8 @@ def test_leading_axes_are_added(run, opcodes) -> None:
     x, v = np.ones((4, 8), np.float32), np.arange(8, dtype=np.float32)
     out = np.empty((4, 8), np.float32)
     graph = run(ranks, x, v, out)
-    assert ["tile.expand_dims", "tile.broadcast", "elementwise.add"] == opcodes(graph)[-4:-1]
+    made = [name for name in opcodes(graph) if name.startswith("tile.")]
+    assert made == ["tile.expand_dims", "tile.broadcast"]
     np.testing.assert_array_equal(out, x + v)
 
 

@@ -18,8 +18,14 @@ from tiledsl.ir.specs import spec
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
-           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):
+def matmul(
+    a: tl.Tensor,
+    b: tl.Tensor,
+    c: tl.Tensor,
+    BM: tl.constexpr = tl.auto,
+    BN: tl.constexpr = tl.auto,
+    BK: tl.constexpr = 64,
+):
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, a.shape[1], BK):
@@ -46,8 +52,16 @@ def gelu(x):
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
 
 
-def with_epilogue(a: tl.Tensor, b: tl.Tensor, bias: tl.Tensor, c: tl.Tensor, scale,
-                  ACT: tl.constexpr, BM: tl.constexpr = 16, BN: tl.constexpr = 32):
+def with_epilogue(
+    a: tl.Tensor,
+    b: tl.Tensor,
+    bias: tl.Tensor,
+    c: tl.Tensor,
+    scale,
+    ACT: tl.constexpr,
+    BM: tl.constexpr = 16,
+    BN: tl.constexpr = 32,
+):
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros([BM, BN], dtype=tl.float32)
     for k in range(0, a.shape[1], 16):
@@ -110,7 +124,7 @@ def test_values(run, m: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("b_transposed", [False, True])
-def test_transposed_operands(run, a_transposed: bool, b_transposed: bool) -> None:  # noqa: FBT001
+def test_transposed_operands(run, a_transposed: bool, b_transposed: bool) -> None:
     rng = np.random.default_rng(1)
     a = rng.standard_normal((33, 20) if a_transposed else (20, 33)).astype(np.float16)
     b = rng.standard_normal((24, 33) if b_transposed else (33, 24)).astype(np.float16)
@@ -122,7 +136,7 @@ def test_transposed_operands(run, a_transposed: bool, b_transposed: bool) -> Non
 
 @pytest.mark.parametrize("activation", ["", "relu", "gelu"])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_epilogue(run, activation: str, has_bias: bool) -> None:  # noqa: FBT001
+def test_epilogue(run, activation: str, has_bias: bool) -> None:
     from math import erf
 
     rng = np.random.default_rng(2)

@@ -8,6 +8,7 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier as ops
+from tiledsl.ir.types import HandleType
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,15 @@ class InitContext:
     depth: int
     arrivals: int
     variant: str
+
+
+@dataclass(frozen=True)
+class ExpectAllContext:
+    """All mbarriers of an array, and what is announced at each."""
+
+    barriers: str
+    depth: int
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -140,3 +150,11 @@ def plain(op: object, e: Emission) -> NoContext:
     """A call without arguments."""
     del op, e
     return NoContext()
+
+
+@emits("barrier.expect_all")
+def expect_all(op: ops.ExpectAll, e: Emission) -> ExpectAllContext:
+    """A loop over the array."""
+    type_ = op.barriers.type
+    assert isinstance(type_, HandleType)
+    return ExpectAllContext(e.text(op.barriers), type_.depth, op.num_bytes)

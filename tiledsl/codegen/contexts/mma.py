@@ -47,6 +47,7 @@ class ReduceContext:
     cluster_size: int
     acc: str
     buffer: str
+    barriers: str
     index: str
     rank: str
 
@@ -146,10 +147,10 @@ def wait(op: ops.Wait, e: Emission) -> WaitContext:
 @emits("mma.cluster_reduce")
 def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
     """`const bool owner_1 = cluster_reduce<2>(acc_1, buffer_1, g_1, rank_1);`."""
-    if op.buffer is None:
-        raise CodegenError("mma.cluster_reduce has no buffer")
+    if op.buffer is None or op.barriers is None:
+        raise CodegenError("mma.cluster_reduce has no buffer or no barriers")
     if not isinstance(op.acc.type, TileType) or op.acc.type.dtype.name != "f32":
         raise CodegenError(f"mma.cluster_reduce sums f32 accumulators, got {op.acc.type}")
     acc = e.in_place((op.results[0], op.acc))
     owner = e.assignment(op.results[1], "owner")
-    return ReduceContext(owner, op.cluster_size, acc, e.text(op.buffer), e.text(op.index), e.text(op.rank))
+    return ReduceContext(owner, op.cluster_size, acc, e.text(op.buffer), e.text(op.barriers), e.text(op.index), e.text(op.rank))

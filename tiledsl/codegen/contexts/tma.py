@@ -44,8 +44,9 @@ class StoreWaitContext:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """One box from shared memory."""
+    """One box from shared memory; condition: who copies, and when."""
 
+    condition: str
     map: str
     smem: str
     coords: str
@@ -97,4 +98,5 @@ def store_wait(op: ops.StoreWait, e: Emission) -> StoreWaitContext:
 def store(op: ops.Store, e: Emission) -> StoreContext:
     """The warpgroup's leader stores and commits."""
     e.use("leader")
-    return StoreContext(e.text(op.map), e.text(op.smem), coordinates(e, op.coords))
+    condition = "leader" if op.guard is None else f"leader && {e.text(op.guard)}"
+    return StoreContext(condition, e.text(op.map), e.text(op.smem), coordinates(e, op.coords))

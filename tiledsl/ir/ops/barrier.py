@@ -99,6 +99,16 @@ class ExpectTx(Op, opcode="barrier.expect_tx", levels=MACHINE, effect=Effect.SYN
         return ()
 
 
+class ExpectAll(Op, opcode="barrier.expect_all", levels=MACHINE, effect=Effect.SYNC):
+    """Arrives at every mbarrier of an array and announces `num_bytes` at each (one thread, once)."""
+
+    barriers: Value = operand()
+    num_bytes: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
 class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
     """One lane of each executing warp arrives at the cursor's mbarrier, in every CTA of the cluster.
 

@@ -58,7 +58,9 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
 
     def verify(self, target: Target) -> None:
         if len(self.body.args) != 1 + len(self.init):
-            raise VerifyError(f"for: body has {len(self.body.args)} arguments, expected {1 + len(self.init)}")
+            raise VerifyError(
+                f"for: body has {len(self.body.args)} arguments, expected {1 + len(self.init)}"
+            )
         _check_yield(self.body, [v.type for v in self.init], "for")
         for arg, init in zip(self.body.args[1:], self.init, strict=True):
             if not same_type(arg.type, init.type):
@@ -83,7 +85,9 @@ class If(Op, opcode="control.if", effect=Effect.CONTROL):
 
     def infer_types(self) -> tuple[Type, ...]:
         if self.condition.type != ScalarType(int1):
-            raise TypeMismatch(f"if: the condition must be a scalar bool, got {self.condition.type}")
+            raise TypeMismatch(
+                f"if: the condition must be a scalar bool, got {self.condition.type}"
+            )
         return self.result_types
 
     def verify(self, target: Target) -> None:
@@ -124,11 +128,13 @@ def _check_yield(body: Region, types: list[Type], what: str) -> None:
         raise VerifyError(f"{what}: the region does not end in a yield")
     got = [v.type for v in end.values]
     if len(got) != len(types) or not all(same_type(a, b) for a, b in zip(got, types, strict=True)):
-        raise VerifyError(f"{what}: yields ({', '.join(map(str, got))}), expected ({', '.join(map(str, types))})")
+        raise VerifyError(
+            f"{what}: yields ({', '.join(map(str, got))}), expected ({', '.join(map(str, types))})"
+        )
 
 
 @builtin
-def range(  # noqa: A001
+def range(
     b: Builder,
     start: Value | int,
     end: Value | int | None = None,
@@ -149,7 +155,10 @@ def range(  # noqa: A001
     del b, num_stages, flatten, warp_specialize, disallow_acc_multi_buffer, disable_licm
     lower, upper = (0, start) if end is None else (start, end)
     return RangeSpec(
-        _bound(lower, "start"), _bound(upper, "end"), _bound(step, "step"), unroll=int(unwrap(loop_unroll_factor) or 1)
+        _bound(lower, "start"),
+        _bound(upper, "end"),
+        _bound(step, "step"),
+        unroll=int(unwrap(loop_unroll_factor) or 1),
     )
 
 
@@ -164,7 +173,9 @@ def static_range(b: Builder, start: int, end: int | None = None, step: int = 1) 
                 f"static_range(): {name} must be known at compile time, got a run-time {bound.type}",
                 hint="use range(...) for a loop at run time",
             )
-    return RangeSpec(_bound(lower, "start"), _bound(upper, "end"), _bound(step, "step"), is_static=True)
+    return RangeSpec(
+        _bound(lower, "start"), _bound(upper, "end"), _bound(step, "step"), is_static=True
+    )
 
 
 def _bound(x: Value | int, name: str) -> Value | int:

@@ -47,7 +47,11 @@ ON_VALUES = (TileType, ScalarType)
 
 @builtin(methods=ON_VALUES, also=("to",))
 def cast(
-    b: Builder, input: Operand, dtype: DType, fp_downcast_rounding: str | None = None, bitcast: bool = False
+    b: Builder,
+    input: Operand,
+    dtype: DType,
+    fp_downcast_rounding: str | None = None,
+    bitcast: bool = False,
 ) -> Value:
     """Converts to another dtype; with `bitcast=True` keeps the bits (equal widths only).
 
@@ -57,7 +61,8 @@ def cast(
     dtype = dtype_argument(dtype, "cast(): dtype")
     if unwrap(fp_downcast_rounding) not in (None, "rtne"):
         raise SyntaxNotSupported(
-            f"cast(): fp_downcast_rounding={fp_downcast_rounding!r} is not supported", hint='"rtne" is the default'
+            f"cast(): fp_downcast_rounding={fp_downcast_rounding!r} is not supported",
+            hint='"rtne" is the default',
         )
     if isinstance(input, Value) and unwrap(bitcast):
         return input if element_type(input, "cast()") == dtype else b.value(Bitcast(input, dtype))
@@ -73,7 +78,8 @@ def _math(b: Builder, op: type[Unary], x: Operand, name: str) -> Value:
     dtype = element_type(value, f"{name}()")
     if not dtype.is_float:
         raise TypeMismatch(
-            f"{name}(): expected a float, got {dtype!r}", hint=f"cast it first: {value.name or 'x'}.to(tl.float32)"
+            f"{name}(): expected a float, got {dtype!r}",
+            hint=f"cast it first: {value.name or 'x'}.to(tl.float32)",
         )
     return b.value(op(value))
 
@@ -171,7 +177,7 @@ def abs(b: Builder, x: Operand) -> Operand:
 
 @builtin
 def fma(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
-    """x * y + z with one rounding, elementwise."""
+    """X * y + z with one rounding, elementwise."""
     dtype = common_dtype((x, y, z), "fma()")
     if not dtype.is_float:
         raise TypeMismatch(f"fma(): expected floats, got {dtype!r}")
@@ -181,7 +187,7 @@ def fma(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
 # ---------------------------------------------------------------------- choice
 @builtin
 def where(b: Builder, condition: Operand, x: Operand, y: Operand) -> Value:
-    """x where the condition holds, else y, elementwise; both are always computed.
+    """X where the condition holds, else y, elementwise; both are always computed.
 
     x and y meet in one dtype as for `+`; all three broadcast together.
     """
@@ -191,33 +197,45 @@ def where(b: Builder, condition: Operand, x: Operand, y: Operand) -> Value:
     return b.value(Select(*unify(b, (choice, *values), None, "where()")))
 
 
-def _extremum(b: Builder, op: type[Max | Min], x: Operand, y: Operand, nan: PropagateNan, what: str) -> Operand:
+def _extremum(
+    b: Builder, op: type[Max | Min], x: Operand, y: Operand, nan: PropagateNan, what: str
+) -> Operand:
     if not isinstance(x, Value) and not isinstance(y, Value):
         return (max if op is Max else min)(x, y)
     dtype = common_dtype((x, y), what)
     if dtype.kind == "bool":
-        raise TypeMismatch(f"{what}: bools have no order", hint="use | for the larger and & for the smaller")
+        raise TypeMismatch(
+            f"{what}: bools have no order", hint="use | for the larger and & for the smaller"
+        )
     left, right = unify(b, (x, y), dtype, what)
     return b.value(op(left, right, propagate_nan=unwrap(nan) is PropagateNan.ALL))
 
 
 @builtin
-def maximum(b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> Operand:
+def maximum(
+    b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
+) -> Operand:
     """The larger operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
     return _extremum(b, Max, x, y, propagate_nan, "maximum()")
 
 
 @builtin
-def minimum(b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> Operand:
+def minimum(
+    b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
+) -> Operand:
     """The smaller operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
     return _extremum(b, Min, x, y, propagate_nan, "minimum()")
 
 
 @builtin
 def clamp(
-    b: Builder, x: Operand, min: Operand, max: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
+    b: Builder,
+    x: Operand,
+    min: Operand,
+    max: Operand,
+    propagate_nan: PropagateNan = PropagateNan.NONE,
 ) -> Operand:
-    """x limited to [min, max], elementwise; a NaN in x becomes min, or stays with PropagateNan.ALL."""
+    """X limited to [min, max], elementwise; a NaN in x becomes min, or stays with PropagateNan.ALL."""
     low = _extremum(b, Max, x, min, propagate_nan, "clamp()")
     return _extremum(b, Min, low, max, propagate_nan, "clamp()")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,9 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
         t = tensor_type(self.tensor, "load")
         check_block(t, self.offsets, self.block_shape, "load")
         if any(self.block_shape[d] != 1 for d in self.squeeze):
-            raise TypeMismatch(f"load: squeezed dimensions must have block extent 1, got {self.block_shape}")
+            raise TypeMismatch(
+                f"load: squeezed dimensions must have block extent 1, got {self.block_shape}"
+            )
         shape = tuple(n for i, n in enumerate(self.block_shape) if i not in self.squeeze)
         return (TileType(shape, t.dtype),)
 
@@ -138,12 +140,18 @@ class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
         machine.stored(self, tensor, window)
 
 
-def check_block(t: TensorType, offsets: tuple[Value, ...], block_shape: tuple[int, ...], what: str) -> None:
+def check_block(
+    t: TensorType, offsets: tuple[Value, ...], block_shape: tuple[int, ...], what: str
+) -> None:
     """Rank and dtype rules shared by block loads and stores."""
     if len(offsets) != t.rank:
-        raise TypeMismatch(f"{what}: the tensor has rank {t.rank} but {len(offsets)} offsets were given")
+        raise TypeMismatch(
+            f"{what}: the tensor has rank {t.rank} but {len(offsets)} offsets were given"
+        )
     if len(block_shape) != t.rank:
-        raise TypeMismatch(f"{what}: the tensor has rank {t.rank} but block_shape is {list(block_shape)}")
+        raise TypeMismatch(
+            f"{what}: the tensor has rank {t.rank} but block_shape is {list(block_shape)}"
+        )
     for i, o in enumerate(offsets):
         if not isinstance(o.type, ScalarType) or not o.type.dtype.is_int:
             raise TypeMismatch(f"{what}: offset {i} must be an integer scalar, got {o.type}")
@@ -215,7 +223,9 @@ def stride(b: Builder, tensor: Value, dim: int) -> Value:
     return b.value(Stride(tensor, axis_argument(dim, t.rank, f"{tensor.name}.stride(): dim")))
 
 
-def _whole_block(t: TensorType, shape: tuple[int, ...], what: str, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _whole_block(
+    t: TensorType, shape: tuple[int, ...], what: str, name: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The block over all dimensions, and those that the tile leaves out."""
     missing = t.rank - len(shape)
     if missing < 0 or not shape:
@@ -223,10 +233,14 @@ def _whole_block(t: TensorType, shape: tuple[int, ...], what: str, name: str) ->
     return (1,) * missing + shape, tuple(range(missing))
 
 
-def _offsets(b: Builder, t: TensorType, offsets: Sequence[Operand] | Operand, what: str) -> tuple[Value, ...]:
+def _offsets(
+    b: Builder, t: TensorType, offsets: Sequence[Operand] | Operand, what: str
+) -> tuple[Value, ...]:
     items = tuple(offsets) if isinstance(offsets, tuple | list) else (offsets,)
     if len(items) != t.rank:
-        raise TypeMismatch(f"{what}: expected {t.rank} offsets, one per dimension of the tensor, got {len(items)}")
+        raise TypeMismatch(
+            f"{what}: expected {t.rank} offsets, one per dimension of the tensor, got {len(items)}"
+        )
     return tuple(_offset(b, item, f"{what}: offsets[{i}]") for i, item in enumerate(items))
 
 
@@ -237,5 +251,7 @@ def _offset(b: Builder, x: Any, what: str) -> Value:
         return as_value(b, x)
     hint = None
     if isinstance(x, Value) and isinstance(x.type, TileType):
-        hint = "an offset is where the block begins, a scalar; the block's extents say how far it goes"
+        hint = (
+            "an offset is where the block begins, a scalar; the block's extents say how far it goes"
+        )
     raise TypeMismatch(f"{what} must be an integer scalar, got {describe(x)}", hint=hint)

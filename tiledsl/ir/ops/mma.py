@@ -21,9 +21,9 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
-from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import constant
+from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.ops.smem import smem_type
 from tiledsl.ir.ops.tile import Splat
@@ -55,7 +55,9 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
         if not (isinstance(a, TileType) and isinstance(b, TileType) and isinstance(acc, TileType)):
             raise TypeMismatch(f"dot(): operands must be tiles, got {a}, {b} and {acc}")
         if a.rank != 2 or b.rank != 2:
-            raise TypeMismatch(f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each")
+            raise TypeMismatch(
+                f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each"
+            )
         if a.shape[1] != b.shape[0]:
             raise TypeMismatch(f"dot(): a has K={a.shape[1]} but b has K={b.shape[0]}")
         if a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8):
@@ -70,10 +72,14 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
         if self.precision == "ieee":
             wide = np.float64
         product = np.asarray(a).astype(wide) @ np.asarray(b).astype(wide)
-        return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(np.asarray(acc).dtype)
+        return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(
+            np.asarray(acc).dtype
+        )
 
 
-class Issue(Op, opcode="mma.issue", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+class Issue(
+    Op, opcode="mma.issue", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
+):
     """Starts acc + a @ b on the tensor core; the result may be read only after a wait.
 
     a: [M, K] in shared memory.  b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator layout.
@@ -100,21 +106,27 @@ class Issue(Op, opcode="mma.issue", levels=Level.WARP_SPECIALIZED | Level.MACHIN
         return (acc,)
 
 
-class Fence(Op, opcode="mma.fence", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+class Fence(
+    Op, opcode="mma.fence", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
+):
     """Orders register accesses before the next wgmma. Ref: PTX ISA, wgmma.fence."""
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
 
 
-class Commit(Op, opcode="mma.commit", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+class Commit(
+    Op, opcode="mma.commit", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
+):
     """Closes a group of wgmmas. Ref: PTX ISA, wgmma.commit_group."""
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
 
 
-class Wait(Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+class Wait(
+    Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
+):
     """Waits until at most `pending` groups are in flight, and gives accumulators back as readable values.
 
     Ref: PTX ISA, wgmma.wait_group.
@@ -127,11 +139,17 @@ class Wait(Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE,
         return tuple(v.type for v in self.accs)
 
 
-class ClusterReduce(Op, opcode="mma.cluster_reduce", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+class ClusterReduce(
+    Op,
+    opcode="mma.cluster_reduce",
+    levels=Level.WARP_SPECIALIZED | Level.MACHINE,
+    effect=Effect.SYNC,
+):
     """Sums a partial accumulator over the CTAs of a cluster (split-K).
 
-    Warpgroup g of the role is owned by CTA g % cluster_size: the other CTAs write their part to a buffer of the owner
-    through distributed shared memory, a cluster barrier follows, and the owner adds them in rank order.
+    Warpgroup g of the role is owned by CTA g % cluster_size: the other CTAs send their part to a buffer of the owner
+    with asynchronous remote stores that complete on the owner's mbarrier g / cluster_size; the owner waits and adds
+    them in rank order. Once per kernel: nothing frees the buffer again.
     Results: the sum (meaningful in the owner's threads) and an i1 that is true there.
     """
 
@@ -140,6 +158,7 @@ class ClusterReduce(Op, opcode="mma.cluster_reduce", levels=Level.WARP_SPECIALIZ
     rank: Value = operand()
     cluster_size: int = attribute()
     buffer: Value = operand(default=None)
+    barriers: Value = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (self.acc.type, ScalarType(int1))
@@ -188,7 +207,7 @@ def _dot_operand(x: Value, name: str) -> TileType:
     if not isinstance(x, Value) or not isinstance(x.type, TileType):
         raise TypeMismatch(f"dot(): {name} must be a tile, got {describe(x)}")
     dtype = x.type.dtype
-    if dtype.is_int and dtype.bits == 8 or dtype.is_float and dtype.bits <= 32:
+    if (dtype.is_int and dtype.bits == 8) or (dtype.is_float and dtype.bits <= 32):
         return x.type
     raise TypeMismatch(
         f"dot(): {name} is {dtype!r}, expected float16, bfloat16, float32, an 8-bit float or int8",

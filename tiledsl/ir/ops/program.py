@@ -107,12 +107,14 @@ def _host_cdiv(x: int, div: int) -> int:
 
 @builtin(on_host=_host_cdiv)
 def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
-    """x / div rounded up, for x >= 0 and div > 0. Works on host integers too, for grids."""
+    """X / div rounded up, for x >= 0 and div > 0. Works on host integers too, for grids."""
     if is_number(x) and is_number(div):
         return _host_cdiv(compile_time_int(x, "cdiv(): x"), compile_time_int(div, "cdiv(): div"))
     if is_number(div):
         return operators.binary(b, "//", operators.binary(b, "+", x, div - 1), div)
-    return operators.binary(b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div)
+    return operators.binary(
+        b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div
+    )
 
 
 # ---------------------------------------------------------------------- at compile time
@@ -121,7 +123,9 @@ def static_assert(b: Builder, cond: object, msg: object = "") -> None:
     """Fails the compilation with `msg` unless a compile-time condition holds."""
     del b
     if isinstance(cond, Value):
-        raise TypeMismatch(f"static_assert(): the condition must be known at compile time, got a run-time {cond.type}")
+        raise TypeMismatch(
+            f"static_assert(): the condition must be known at compile time, got a run-time {cond.type}"
+        )
     if not cond:
         text = str(msg)
         raise TileError(f"static_assert failed: {text}" if text else "static_assert failed")
@@ -131,4 +135,6 @@ def static_assert(b: Builder, cond: object, msg: object = "") -> None:
 def static_print(b: Builder, *values: object, sep: str = " ", end: str = "\n") -> None:
     """Prints while compiling; a run-time value shows as its type."""
     del b
-    sys.stdout.write(sep.join(f"<{v.type}>" if isinstance(v, Value) else str(v) for v in values) + end)
+    sys.stdout.write(
+        sep.join(f"<{v.type}>" if isinstance(v, Value) else str(v) for v in values) + end
+    )

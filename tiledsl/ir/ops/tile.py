@@ -28,7 +28,6 @@ from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import axis_argument
 from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import compile_time_shape
-from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_number
@@ -116,8 +115,12 @@ class Broadcast(Op, opcode="tile.broadcast"):
 
     def infer_types(self) -> tuple[Type, ...]:
         t = tile_type(self.a, "broadcast")
-        if t.rank != len(self.shape) or any(a not in (1, b) for a, b in zip(t.shape, self.shape, strict=True)):
-            raise TypeMismatch(f"broadcast: {list(t.shape)} does not broadcast to {list(self.shape)}")
+        if t.rank != len(self.shape) or any(
+            a not in (1, b) for a, b in zip(t.shape, self.shape, strict=True)
+        ):
+            raise TypeMismatch(
+                f"broadcast: {list(t.shape)} does not broadcast to {list(self.shape)}"
+            )
         return (TileType(self.shape, t.dtype),)
 
     def evaluate(self, a: Any) -> Any:
@@ -133,7 +136,9 @@ class Reshape(Op, opcode="tile.reshape"):
     def infer_types(self) -> tuple[Type, ...]:
         t = tile_type(self.a, "reshape")
         if t.num_elements != int(np.prod(self.shape)):
-            raise TypeMismatch(f"reshape: {list(t.shape)} has {t.num_elements} elements, {list(self.shape)} has {int(np.prod(self.shape))}")
+            raise TypeMismatch(
+                f"reshape: {list(t.shape)} has {t.num_elements} elements, {list(self.shape)} has {int(np.prod(self.shape))}"
+            )
         return (TileType(self.shape, t.dtype),)
 
     def evaluate(self, a: Any) -> Any:
@@ -149,7 +154,9 @@ class Transpose(Op, opcode="tile.transpose"):
     def infer_types(self) -> tuple[Type, ...]:
         t = tile_type(self.a, "trans")
         if sorted(self.order) != list(range(t.rank)):
-            raise TypeMismatch(f"trans: {self.order} is not a permutation of the {t.rank} dimensions")
+            raise TypeMismatch(
+                f"trans: {self.order} is not a permutation of the {t.rank} dimensions"
+            )
         return (TileType(tuple(t.shape[i] for i in self.order), t.dtype),)
 
     def evaluate(self, a: Any) -> Any:
@@ -177,7 +184,9 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
 
     def verify(self, target: Target) -> None:
         if len(self.body.args) != len(self.inputs) + len(self.shape):
-            raise VerifyError(f"map: body has {len(self.body.args)} arguments, expected {len(self.inputs) + len(self.shape)}")
+            raise VerifyError(
+                f"map: body has {len(self.body.args)} arguments, expected {len(self.inputs) + len(self.shape)}"
+            )
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         rank = len(self.shape)
@@ -190,13 +199,19 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
                 index[d] = slice(None)
             sizes = [n for n, d in zip(np.shape(array), follows, strict=True) if d is not None]
             order = sorted(range(len(kept)), key=kept.__getitem__)
-            args.append(np.transpose(np.reshape(array, sizes), order)[tuple(index)] if kept else np.reshape(array, ()))
+            args.append(
+                np.transpose(np.reshape(array, sizes), order)[tuple(index)]
+                if kept
+                else np.reshape(array, ())
+            )
         args += np.indices(self.shape, dtype=np.int32, sparse=True)
         results = yield from machine.run_region(self.body, args)
         return tuple(np.broadcast_to(r, self.shape) for r in results)
 
 
-class ConvertLayout(Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
+class ConvertLayout(
+    Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALIZED | Level.MACHINE
+):
     """The same tile in another register layout."""
 
     a: Value = operand()
@@ -295,7 +310,11 @@ def reshape(b: Builder, input: Value, *shape: ShapeLike, can_reorder: bool = Fal
     extents = _shape_arguments(shape, "reshape()")
     if isinstance(input.type, ScalarType):
         return b.value(Splat(input, extents))
-    return b.value(Reshape(input, extents)) if tile_type(input, "reshape()").shape != extents else input
+    return (
+        b.value(Reshape(input, extents))
+        if tile_type(input, "reshape()").shape != extents
+        else input
+    )
 
 
 @builtin(methods=(TileType,))

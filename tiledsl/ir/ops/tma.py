@@ -83,12 +83,14 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     """The warpgroup's leader starts the copy of one box from shared memory to the tensor and commits it.
 
     coords: element coordinates, innermost first; what lies outside the tensor is dropped.
+    guard: when given and false, nothing is copied.
     Ref: PTX ISA, cp.async.bulk.tensor, cp.async.bulk.commit_group.
     """
 
     map: Value = operand()
     smem: Value = operand()
     coords: tuple[Value, ...] = operands()
+    guard: Value = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -98,12 +100,13 @@ class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effe
     """Stores a register tile, or one chunk of it, through staging in shared memory and bulk copies.
 
     A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk: its number, -1 for
-    all. Lowered to store_wait, smem.write, fences and tma.store.
+    all. guard: when given and false, nothing reaches the tensor (the staging is written all the same). Lowered to store_wait, smem.write, fences and tma.store.
     """
 
     tensor: Value = operand()
     offsets: tuple[Value, ...] = operands()
     value: Value = operand()
+    guard: Value = operand(default=None)
     block_shape: tuple[int, ...] = attribute()
     squeeze: tuple[int, ...] = attribute(default=())
     chunk: int = attribute(default=-1)

@@ -35,11 +35,10 @@ def is_packed(dtype: DType) -> bool:
 
 
 def literal(value: bool | float, dtype: DType) -> str:
-    """A constant of a dtype; negative ones are in parentheses."""
+    """A constant of a dtype."""
     if dtype.kind == "bool":
         return "true" if value else "false"
-    text = _int_literal(int(value), dtype) if dtype.is_int else _float_literal(float(value), dtype)
-    return f"({text})" if text.startswith("-") else text
+    return _int_literal(int(value), dtype) if dtype.is_int else _float_literal(float(value), dtype)
 
 
 def _int_literal(value: int, dtype: DType) -> str:

@@ -22,6 +22,7 @@ from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import If
 from tiledsl.ir.types import HandleType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -35,21 +36,30 @@ MAX_INLINE_CHARS = 40
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A value as C++. atomic: needs no parentheses next to an operator."""
+    """A value as C++.
+
+    atomic: needs no parentheses next to an operator.  stable: means the same wherever it stands in its region.
+    is_product: needs none in a sum.
+    """
 
     code: str
     atomic: bool = True
+    stable: bool = True
+    is_product: bool = False
 
 
 @dataclass(frozen=True)
 class Expression:
     """Base of contexts whose macro gives an expression instead of statements; `emit` binds it to the result.
 
-    wrap: the form around the macro's text, such as `round_to<bf16>({})`.
+    wrap: the form around the macro's text, such as `round_to<bf16>({})`.  atomic: the macro's text needs no
+    parentheses.  is_product: it needs none in a sum.  cheap: written out at every use of a value without a name.
     """
 
     wrap: str
     atomic: bool
+    cheap: bool = field(default=False, kw_only=True)
+    is_product: bool = field(default=False, kw_only=True)
 
 
 @dataclass
@@ -139,6 +149,15 @@ class Emission:
         """Makes an expression stand for a value."""
         self._texts[value] = Text(code, atomic)
 
+    def bind_text(self, value: Value, text: Text) -> None:
+        """As `bind`, with all that is known of the expression."""
+        self._texts[value] = text
+
+    def is_stable(self, value: Value) -> bool:
+        """Whether a value's text means the same until its region ends."""
+        found = self._texts.get(value)
+        return found.stable if found is not None else not self.variables.is_mutable(value)
+
     def text(self, value: Value) -> str:
         """A value as a whole expression."""
         return self._text(value).code
@@ -147,6 +166,11 @@ class Emission:
         """A value as an operand of an operator."""
         text = self._text(value)
         return text.code if text.atomic else f"({text.code})"
+
+    def factor(self, value: Value) -> str:
+        """A value as an operand of a sum."""
+        text = self._text(value)
+        return text.code if text.is_product else self.atom(value)
 
     def _text(self, value: Value) -> Text:
         found = self._texts.get(value)
@@ -243,20 +267,30 @@ class Emission:
         """Ops that use a value, once per use, in program order."""
         return self._uses[value]
 
-    def may_inline(self, value: Value, code: str) -> bool:
-        """Whether an expression may stand at its only use instead of a variable."""
+    def may_inline(self, value: Value, code: str, *, cheap: bool = False) -> bool:
+        """Whether an expression may stand at the uses of a value instead of a variable."""
+        op = value.defining_op
+        if op is None or value.name or self.variables.is_mutable(value):
+            return False
+        stable = all(self.is_stable(v) for v in op.operands)
+        if cheap and stable:
+            return True
         users = self.users(value)
-        if value.name or len(users) != 1 or len(code) > MAX_INLINE_CHARS or self.variables.is_mutable(value):
+        if len(users) != 1 or len(code) > MAX_INLINE_CHARS or not _reads_once(users[0], op):
             return False
-        user, op = users[0], value.defining_op
-        if op is None or user.parent is not op.parent or user.regions:
-            return False
-        if user.is_terminator and not _is_map_body(user):
-            return False
+        if stable:
+            return True
         assert op.parent is not None
         ops = op.parent.ops
-        between = ops[ops.index(op) + 1 : ops.index(user)]
+        between = ops[ops.index(op) + 1 : ops.index(users[0])]
         return all(o.effect is Effect.PURE and not o.regions and _is_scalar(o) for o in between)
+
+
+def _reads_once(user: Op, op: Op) -> bool:
+    """Whether the only user evaluates its operands once, where `op` stands."""
+    if user.parent is not op.parent or (user.regions and not isinstance(user, If)):
+        return False
+    return not user.is_terminator or _is_map_body(user)
 
 
 def _is_scalar(op: Op) -> bool:

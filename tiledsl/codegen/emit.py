@@ -9,6 +9,7 @@ from typing import cast
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.emission import Expression
+from tiledsl.codegen.emission import Text
 from tiledsl.codegen.environment import environment
 from tiledsl.codegen.registry import context_of
 from tiledsl.codegen.registry import enter_of
@@ -75,10 +76,12 @@ class Walker:
         code = context.wrap.format(text) if context.wrap else text
         atomic = context.atomic or bool(context.wrap)
         value = op.result
-        if self.emission.may_inline(value, code):
-            self.emission.bind(value, code, atomic=atomic)
-            return ""
         if not self.emission.users(value):
+            return ""
+        if self.emission.may_inline(value, code, cheap=context.cheap):
+            stable = all(self.emission.is_stable(v) for v in op.operands)
+            is_product = context.is_product and not context.wrap
+            self.emission.bind_text(value, Text(code, atomic, stable, is_product))
             return ""
         return f"{self.emission.assignment(value, 't')} = {code};"
 

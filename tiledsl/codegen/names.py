@@ -16,13 +16,19 @@ _KEYWORDS = frozenset(
     struct switch template this throw true try typedef typename union unsigned using virtual void volatile
     while xor""".split()
 )
-_LOCALS = frozenset({"smem", "smem_base", "warpgroup", "warp", "lane", "leader", "i", "j"})
+_LOCALS = frozenset(
+    """smem smem_base warpgroup warp lane leader i j threadIdx blockIdx blockDim gridDim warpSize min max tdsl
+    signbit isinf isnan""".split()
+)
+_DEFINITION = re.compile(
+    r"^(?:template <.*?> )?(?:struct(?: alignas\(\w+\))?|using) (\w+)|^(?:template <.*?> )?TDSL_FN [\w<> *]*?(\w+)\(", re.M
+)
 
 
 @cache
 def _taken() -> frozenset[str]:
-    """Words that a kernel parameter must not hide: keywords, our locals, names of the device headers."""
-    words = {w for _, text in headers() for w in re.findall(r"\b[A-Za-z_]\w*\b", text)}
+    """Words that a kernel parameter must not hide: keywords, our locals, functions and types of the headers."""
+    words = {w for _, text in headers() for pair in _DEFINITION.findall(text) for w in pair if w}
     return frozenset(_KEYWORDS | _LOCALS | words)
 
 

@@ -1,4 +1,4 @@
-"""Attributes and subscripts: what `a.shape[0]`, `x.dtype`, `x.T`, `x[:, None]` and `tl.name` mean."""
+"""Attributes and subscripts: `a.shape[0]`, `x.dtype`, `x.T`, `x[:, None]`, `tl.name`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from tiledsl.ir.operands import axis_argument
 from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
+from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.tile import expand_dims
@@ -36,6 +37,7 @@ from tiledsl.ir.ops.tile import trans
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +78,11 @@ _DTYPE_PREDICATES: dict[str, Callable[[DType], bool]] = {
     "is_uint64": lambda d: d.name == "u64",
     "is_uint8": lambda d: d.name == "u8",
 }
-_TENSOR_ATTRIBUTES = ("dtype", "ndim", "shape", "strides")
-_TILE_ATTRIBUTES = ("T", "dtype", "ndim", "numel", "shape")
+_ATTRIBUTES: dict[type[Type], tuple[str, ...]] = {
+    ScalarType: ("dtype", "ndim", "shape"),
+    TensorType: ("dtype", "ndim", "shape", "strides"),
+    TileType: ("T", "dtype", "ndim", "numel", "shape"),
+}
 
 
 @expression(ast.Attribute)
@@ -90,48 +95,46 @@ def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
         return _dtype_attribute(base, node.attr)
     if isinstance(base, ModuleType):
         return _module_attribute(frame, node, base)
-    if node.attr == "value" and (is_number(base) or isinstance(base, str | tuple | DType)):
-        return base
-    if isinstance(base, type | Enum | str | int | float | tuple):
+    if isinstance(base, Enum | type | str) or is_number(base) or is_sequence(base):
         found = cast("object", getattr(base, node.attr, frame))
         if found is not frame:
             return unwrap(found)
+        if node.attr == "value":
+            return base  # of a tl.constexpr, which is unwrapped already
     raise NameUnresolved(f"{describe(base)} has no attribute {node.attr!r}")
 
 
 def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
-    name = node.attr
-    match value.type:
-        case TensorType(rank=rank, dtype=dtype):
-            known = _TENSOR_ATTRIBUTES
-            if name == "dtype":
-                return dtype
-            if name == "ndim":
-                return rank
-            if name in ("shape", "strides"):
-                return tuple(_extent(frame, node, value, dim) for dim in range(rank))
-        case TileType(shape=shape, dtype=dtype):
-            known = _TILE_ATTRIBUTES
-            if name == "T":
-                return trans.fn(frame.mark(node), value)
-            if name in ("dtype", "ndim", "numel", "shape"):
-                return {
-                    "dtype": dtype,
-                    "ndim": len(shape),
-                    "numel": value.type.num_elements,
-                    "shape": shape,
-                }[name]
-        case ScalarType(dtype=dtype):
-            known = ("dtype", "ndim", "shape")
-            if name in known:
-                return {"dtype": dtype, "ndim": 0, "shape": ()}[name]
-        case _:
-            known = ()
-    method = method_of(value.type, name)
+    fact = _value_fact(frame, node, value)
+    if fact is not None:
+        return fact
+    method = method_of(value.type, node.attr)
     if method is not None:
         return BoundMethod(method, value)
-    hint = did_you_mean(name, [*known, *method_names(value.type)])
-    raise NameUnresolved(f"{describe(value)} has no attribute {name!r}", hint=hint)
+    known = _ATTRIBUTES.get(type(value.type), ())
+    hint = did_you_mean(node.attr, [*known, *method_names(value.type)])
+    raise NameUnresolved(f"{describe(value)} has no attribute {node.attr!r}", hint=hint)
+
+
+def _value_fact(frame: Frame, node: ast.Attribute, value: Value) -> object:
+    """An attribute that is no method; None when there is none of this name."""
+    match value.type, node.attr:
+        case TensorType(rank=rank), "shape" | "strides":
+            return tuple(_extent(frame, node, value, dim) for dim in range(rank))
+        case ((TensorType(dtype=dtype) | TileType(dtype=dtype) | ScalarType(dtype=dtype)), "dtype"):
+            return dtype
+        case ((TensorType(rank=rank) | TileType(rank=rank)), "ndim"):
+            return rank
+        case TileType(shape=shape), "shape":
+            return shape
+        case TileType(num_elements=count), "numel":
+            return count
+        case TileType(), "T":
+            return trans.fn(frame.mark(node), value)
+        case ScalarType(), "ndim" | "shape":
+            return 0 if node.attr == "ndim" else ()
+        case _:
+            return None
 
 
 def _extent(frame: Frame, node: ast.Attribute, tensor: Value, dim: int) -> Value:
@@ -175,7 +178,7 @@ def _module_attribute(frame: Frame, node: ast.Attribute, module: ModuleType) -> 
 # ---------------------------------------------------------------------- subscripts
 @expression(ast.Subscript)
 def lower_subscript(frame: Frame, node: ast.Subscript) -> object:
-    """`x[:, None]` adds axes to a tile; tuples, lists and shapes take a compile-time index or slice."""
+    """`x[:, None]` adds axes to a tile; tuples and shapes take a compile-time index or slice."""
     tensor = _tensor_of_extents(frame, node.value)
     if tensor is not None and not isinstance(node.slice, ast.Slice):
         assert isinstance(node.value, ast.Attribute)
@@ -186,16 +189,17 @@ def lower_subscript(frame: Frame, node: ast.Subscript) -> object:
     base = evaluate(frame, node.value)
     if isinstance(base, Value):
         return _index_value(frame, node, base)
-    if not isinstance(base, tuple | list | str):
+    if not is_sequence(base) and not isinstance(base, str):
         raise TypeMismatch(f"{describe(base)} cannot be subscripted")
     if isinstance(node.slice, ast.Slice):
-        return fold(lambda: base[_slice(frame, cast("ast.Slice", node.slice))])
+        bounds = _slice(frame, node.slice)
+        return fold(lambda: base[bounds])
     index = compile_time_int(evaluate(frame, node.slice), "a tuple's index")
     return fold(lambda: base[index])
 
 
 def _tensor_of_extents(frame: Frame, node: ast.expr) -> Value | None:
-    """The tensor t of an expression `t.shape` or `t.strides`, so that only the wanted extent is read."""
+    """The tensor t of an expression `t.shape` or `t.strides`: only the wanted extent is read."""
     if not isinstance(node, ast.Attribute) or node.attr not in ("shape", "strides"):
         return None
     if not isinstance(node.value, ast.Name):
@@ -235,6 +239,7 @@ def _is_new_axis(frame: Frame, item: ast.expr) -> bool:
     if not isinstance(item, ast.Slice) and evaluate(frame, item) is None:
         return True
     raise TypeMismatch(
-        f"a tile's elements cannot be selected by [{ast.unparse(item)}]: only `:` and None index a tile",
+        f"a tile's elements cannot be selected by [{ast.unparse(item)}]: "
+        "only `:` and None index a tile",
         hint="load the block that is needed, or choose elements with tl.where",
     )

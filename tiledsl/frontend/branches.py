@@ -173,14 +173,10 @@ class _Merger:
                     convert(builder, v, t) for v, t in zip(values, self.types, strict=True)
                 )
                 builder.add(Yield(ends))
-        op = If(
-            condition,
-            self.then.region,
-            self.orelse.region,
-            tuple(self.types),
-            names=tuple(self.names),
-        )
+        op = If(condition, self.then.region, self.orelse.region, tuple(self.types))
         builder.add(op)
+        for result, name in zip(op.results, self.names, strict=True):
+            result.name = name
         for name, (like, slots) in self.merged.items():
             done = [op.results[s.index] if isinstance(s, _Slot) else s for s in slots]
             self.frame.variables[name] = rebuild(like, iter(done))
@@ -215,7 +211,8 @@ def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
         return Return(POISON)
     if not same_structure(*results):
         raise TypeMismatch(
-            f"the function returns {describe(results[0])} on one path and {describe(results[1])} on another"
+            f"the function returns {describe(results[0])} on one path "
+            f"and {describe(results[1])} on another"
         )
     name = f"{frame.source.name}_result"
     merger.add_tree(name, *results)

@@ -1,4 +1,4 @@
-"""Calls: builtins of the language, methods, Python's own functions, and helpers, which are inlined."""
+"""Calls: builtins, methods, Python's own functions, and helpers, which are inlined."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Hashable
 from types import BuiltinFunctionType
 from types import BuiltinMethodType
 from types import FunctionType
@@ -39,6 +39,7 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
 from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import elementwise_functions as functions
 from tiledsl.ir.ops.program import static_print
@@ -61,9 +62,9 @@ def _arguments(frame: Frame, nodes: list[ast.expr]) -> Arguments:
     for node in nodes:
         if isinstance(node, ast.Starred):
             value = evaluate(frame, node.value)
-            if not isinstance(value, tuple | list):
+            if not is_sequence(value):
                 raise TypeMismatch(f"* needs a tuple, got {describe(value)}")
-            out.extend(cast("Arguments", value))
+            out.extend(value)
         else:
             out.append(evaluate(frame, node))
     return tuple(out)
@@ -132,7 +133,7 @@ def _plain(signature: inspect.Signature) -> inspect.Signature:
 def _call_python(
     frame: Frame, node: ast.Call, callee: object, args: Arguments, keywords: Keywords
 ) -> object:
-    handler = _PYTHON.get(callee) if callee.__hash__ else None
+    handler = _PYTHON.get(callee) if isinstance(callee, Hashable) else None
     if handler is not None:
         return handler(frame, node, args, keywords)
     if callee is constexpr and len(args) == 1:
@@ -166,13 +167,13 @@ def _has_values(x: object) -> bool:
     """Whether a run-time value is somewhere in arguments."""
     if isinstance(x, dict):
         return any(_has_values(v) for v in cast("Keywords", x).values())
-    if isinstance(x, tuple | list):
-        return any(_has_values(v) for v in cast("Arguments", x))
+    if is_sequence(x):
+        return any(_has_values(v) for v in x)
     return isinstance(x, Value | RangeSpec)
 
 
 def is_host_function(function: FunctionType) -> bool:
-    """Whether a function is ordinary Python: it names nothing of the language, nor does what it calls."""
+    """Whether a function is ordinary Python: neither it nor what it calls names the language."""
     return _is_host(function, set())
 
 
@@ -206,8 +207,8 @@ def _is_filled(cell: object) -> bool:
 
 def sequence(x: object, what: str) -> list[object]:
     """The elements of a tuple, or of a range known at compile time."""
-    if isinstance(x, tuple | list):
-        return list(cast("Iterable[object]", x))
+    if is_sequence(x):
+        return list(x)
     if isinstance(x, RangeSpec):
         bounds = [b for b in (x.lower, x.upper, x.step) if isinstance(b, int)]
         if len(bounds) == 3:
@@ -232,7 +233,7 @@ def _python_range(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywo
 
 
 def _python_abs(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords) -> object:
-    return _call_builtin(frame, node, functions.abs, args, keywords)
+    return _call_builtin(frame, node, cast("Builtin[..., object]", functions.abs), args, keywords)
 
 
 def _python_sum(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords) -> object:
@@ -285,7 +286,7 @@ def _python_isinstance(frame: Frame, node: ast.Call, args: Arguments, keywords: 
 
 
 def _is_instance(value: object, class_: object) -> bool:
-    if class_ in (tensor, Tensor):
+    if class_ is tensor or class_ is Tensor:
         return isinstance(value, Value)
     if class_ is constexpr:
         return not isinstance(value, Value)

@@ -1,4 +1,4 @@
-"""Loop-carried variables: which ones there are, their types, and their values at each end of an iteration."""
+"""Loop-carried variables: which there are, their types, their values after an iteration."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Restart(Exception):
 class Slot:
     """One leaf of a variable.
 
-    init: its value before the loop.  type: its type in the loop; None for a compile-time object that no iteration
-    changes, and that is not carried.
+    init: its value before the loop.  type: its type in the loop; None for a compile-time object
+    that no iteration changes, and that is not carried.
     """
 
     name: str
@@ -51,7 +51,8 @@ class Slot:
 def _slot_type(leaf: object, *, is_sure: bool) -> Type | None:
     """The type that a leaf starts with in the loop.
 
-    is_sure: the variable is assigned by more than an `if`. A number that only an `if` assigns stays a constant until
+    is_sure: the variable is assigned by more than an `if`. A number that only an `if` assigns
+    stays a constant until
     an iteration changes it: the branch may be dead.
     """
     if is_run_time(leaf) or (is_number(leaf) and is_sure):
@@ -90,28 +91,21 @@ class Carried:
     def initial(self) -> tuple[Value, ...]:
         """The carried values before the loop."""
         builder = self.frame.mark(self.node)
-        out: list[Value] = []
-        for slot in self.slots:
-            if slot.type is not None:
-                out.append(convert(builder, slot.init, slot.type))
-        return tuple(out)
+        return tuple(convert(builder, s.init, s.type) for s in self.slots if s.type is not None)
 
     def arguments(self, region: Region) -> dict[str, object]:
-        """Adds an argument per carried value to a region; returns the variables as they are in it."""
-        found: list[object] = []
-        for slot in self.slots:
-            found.append(slot.init if slot.type is None else region.add_arg(slot.type, slot.name))
-        return self._variables(found)
+        """Adds an argument per carried value to a region; returns the variables inside it."""
+        return self._variables(
+            [s.init if s.type is None else region.add_arg(s.type, s.name) for s in self.slots]
+        )
 
     def after(self, results: Sequence[Value]) -> dict[str, object]:
         """The variables after the loop, given its results."""
+        carried = [slot for slot in self.slots if slot.type is not None]
+        for slot, result in zip(carried, results, strict=True):
+            result.name = slot.name
         it = iter(results)
-        found: list[object] = []
-        for slot in self.slots:
-            found.append(slot.init if slot.type is None else next(it))
-            if slot.type is not None:
-                cast("Value", found[-1]).name = slot.name
-        out = self._variables(found)
+        out = self._variables([s.init if s.type is None else next(it) for s in self.slots])
         out.update((name, POISON) for name in self.poisoned)
         return out
 
@@ -197,5 +191,8 @@ class Carried:
             (before, "before the loop", self.places[name]),
             (after, "at the end of the body", self.frame.assignment_of(name)),
         )
-        error.hint = f"give {name!r} one type: cast with .to(), or start with tl.zeros of the final shape and dtype"
+        error.hint = (
+            f"give {name!r} one type: cast with .to(), "
+            "or start with tl.zeros of the final shape and dtype"
+        )
         return error

@@ -1,4 +1,4 @@
-"""One handler per AST node: registration, evaluation of expressions, and execution of statement blocks."""
+"""One handler per AST node: registration, evaluation of expressions, execution of blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Return:
 
 
 class ReturnsEarly(Exception):
-    """A return statement was reached in a branch at run time; the `if` has to be lowered in another way."""
+    """A return was reached in a branch at run time; the `if` has to be lowered in another way."""
 
 
 class Jump(Enum):
@@ -45,14 +45,33 @@ _STATEMENTS: dict[type[ast.AST], Callable[[Frame, ast.AST], Signal]] = {}
 
 # What messages call the nodes that have no handler.
 _CONSTRUCTS = {
-    "AsyncFor": "async for", "AsyncFunctionDef": "async def", "AsyncWith": "async with", "Await": "await",
-    "ClassDef": "a class definition", "Delete": "del", "Dict": "a dict", "DictComp": "a dict comprehension",
-    "FunctionDef": "a nested function", "GeneratorExp": "a generator expression", "Global": "global",
-    "Import": "import", "ImportFrom": "import", "Lambda": "lambda", "ListComp": "a list comprehension",
-    "Match": "match", "NamedExpr": "the operator :=", "Nonlocal": "nonlocal", "Set": "a set",
-    "SetComp": "a set comprehension", "Starred": "a starred expression", "Try": "try", "TryStar": "try",
-    "With": "with", "Yield": "yield", "YieldFrom": "yield from",
-}  # fmt: skip
+    "AsyncFor": "async for",
+    "AsyncFunctionDef": "async def",
+    "AsyncWith": "async with",
+    "Await": "await",
+    "ClassDef": "a class definition",
+    "Delete": "del",
+    "Dict": "a dict",
+    "DictComp": "a dict comprehension",
+    "FunctionDef": "a nested function",
+    "GeneratorExp": "a generator expression",
+    "Global": "global",
+    "Import": "import",
+    "ImportFrom": "import",
+    "Lambda": "lambda",
+    "ListComp": "a list comprehension",
+    "Match": "match",
+    "NamedExpr": "the operator :=",
+    "Nonlocal": "nonlocal",
+    "Set": "a set",
+    "SetComp": "a set comprehension",
+    "Starred": "a starred expression",
+    "Try": "try",
+    "TryStar": "try",
+    "With": "with",
+    "Yield": "yield",
+    "YieldFrom": "yield from",
+}
 _HINTS = {
     "ClassDef": "define it outside the kernel",
     "Dict": "use a tuple, or constexpr parameters",
@@ -107,7 +126,8 @@ def evaluate(frame: Frame, node: ast.expr) -> object:
 def run_block(frame: Frame, body: Sequence[ast.stmt]) -> Signal:
     """Executes statements in order until one leaves the block.
 
-    A faulty statement is reported and leaves its variables poisoned, so that later independent faults show too.
+    A faulty statement is reported and leaves its variables poisoned, so that later independent
+    faults show too.
     """
     for index, stmt in enumerate(body):
         frame.pending.append(body[index + 1 :])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable
+from typing import Any
 from typing import cast
 
 from tiledsl.dtypes import DType
@@ -20,37 +20,44 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
+from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops.elementwise_functions import where
 from tiledsl.ir.types import ScalarType
 
-_BINARY: dict[type[ast.operator], tuple[str, Callable[[object, object], object]]] = {
-    ast.Add: ("+", operator.add),
-    ast.Sub: ("-", operator.sub),
-    ast.Mult: ("*", operator.mul),
-    ast.Div: ("/", operator.truediv),
-    ast.FloorDiv: ("//", operator.floordiv),
-    ast.Mod: ("%", operator.mod),
-    ast.Pow: ("**", operator.pow),
-    ast.MatMult: ("@", operator.matmul),
-    ast.BitAnd: ("&", operator.and_),
-    ast.BitOr: ("|", operator.or_),
-    ast.BitXor: ("^", operator.xor),
-    ast.LShift: ("<<", operator.lshift),
-    ast.RShift: (">>", operator.rshift),
+# Python's own meaning, on compile-time values of any class.
+_BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", lambda x, y: x + y),
+    ast.Sub: ("-", lambda x, y: x - y),
+    ast.Mult: ("*", lambda x, y: x * y),
+    ast.Div: ("/", lambda x, y: x / y),
+    ast.FloorDiv: ("//", lambda x, y: x // y),
+    ast.Mod: ("%", lambda x, y: x % y),
+    ast.Pow: ("**", lambda x, y: x**y),
+    ast.MatMult: ("@", lambda x, y: x @ y),
+    ast.BitAnd: ("&", lambda x, y: x & y),
+    ast.BitOr: ("|", lambda x, y: x | y),
+    ast.BitXor: ("^", lambda x, y: x ^ y),
+    ast.LShift: ("<<", lambda x, y: x << y),
+    ast.RShift: (">>", lambda x, y: x >> y),
 }
-_UNARY: dict[type[ast.unaryop], tuple[str, Callable[[object], object]]] = {
-    ast.USub: ("-", cast("Callable[[object], object]", operator.neg)),
-    ast.UAdd: ("+", cast("Callable[[object], object]", operator.pos)),
-    ast.Invert: ("~", cast("Callable[[object], object]", operator.invert)),
-    ast.Not: ("not", operator.not_),
+_UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
+    ast.USub: ("-", lambda x: -x),
+    ast.UAdd: ("+", lambda x: +x),
+    ast.Invert: ("~", lambda x: ~x),
+    ast.Not: ("not", lambda x: not x),
 }
-_COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[object, object], bool]]] = {
-    ast.Eq: ("==", operator.eq),
-    ast.NotEq: ("!=", operator.ne),
-    ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.GtE: (">=", operator.ge),
+_COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], bool]]] = {
+    ast.Eq: ("==", lambda x, y: x == y),
+    ast.NotEq: ("!=", lambda x, y: x != y),
+    ast.Lt: ("<", lambda x, y: x < y),
+    ast.LtE: ("<=", lambda x, y: x <= y),
+    ast.Gt: (">", lambda x, y: x > y),
+    ast.GtE: (">=", lambda x, y: x >= y),
+}
+_CONVERSIONS: dict[int, Callable[[object], object]] = {
+    ord("s"): str,
+    ord("r"): repr,
+    ord("a"): ascii,
 }
 
 
@@ -88,9 +95,9 @@ def _elements(frame: Frame, nodes: list[ast.expr]) -> tuple[object, ...]:
     for node in nodes:
         if isinstance(node, ast.Starred):
             value = evaluate(frame, node.value)
-            if not isinstance(value, tuple | list):
+            if not is_sequence(value):
                 raise TypeMismatch(f"* needs a tuple, got {describe(value)}")
-            out.extend(cast("tuple[object, ...]", value))
+            out.extend(value)
         else:
             out.append(evaluate(frame, node))
     return tuple(out)
@@ -108,7 +115,8 @@ def lower_formatted(frame: Frame, node: ast.FormattedValue) -> str:
     value = evaluate(frame, node.value)
     if isinstance(value, Value):
         return f"<{value.type}>"
-    text = {115: str, 114: repr, 97: ascii}.get(node.conversion, lambda x: x)(value)
+    convert = _CONVERSIONS.get(node.conversion)
+    text = value if convert is None else convert(value)
     spec = evaluate(frame, node.format_spec) if node.format_spec else ""
     return fold(format, text, spec)
 
@@ -208,8 +216,11 @@ def _is_same(left: object, right: object) -> bool:
 
 
 def _contains(item: object, container: object) -> bool:
-    if isinstance(container, str | tuple | list) and not isinstance(item, Value):
-        return bool(fold(operator.contains, container, item))
+    if not isinstance(item, Value):
+        if is_sequence(container):
+            return item in container
+        if isinstance(container, str) and isinstance(item, str):
+            return item in container
     raise TypeMismatch(
         f"`in` needs compile-time operands, got {describe(item)} in {describe(container)}"
     )
@@ -231,15 +242,16 @@ def lower_conditional(frame: Frame, node: ast.IfExp) -> object:
 
 
 def _select(frame: Frame, node: ast.IfExp, condition: Value, x: object, y: object) -> object:
-    if isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y):
-        pairs = zip(cast("tuple[object, ...]", x), cast("tuple[object, ...]", y), strict=True)
+    if is_sequence(x) and is_sequence(y) and len(x) == len(y):
+        pairs = zip(x, y, strict=True)
         return tuple(_select(frame, node, condition, a, b) for a, b in pairs)
     if x is y:
         return x
     for value in (x, y):
         if not isinstance(value, Value) and not is_number(value):
             raise TypeMismatch(
-                f"both sides of `if ... else` must be values when its condition is one, got {describe(value)}"
+                "both sides of `if ... else` must be values when its condition is one, "
+                f"got {describe(value)}"
             )
     return where.fn(frame.mark(node), condition, cast("Operand", x), cast("Operand", y))
 

@@ -1,4 +1,4 @@
-"""Which variables a block assigns, and which are read later: what loops and branches have to carry."""
+"""Which variables a block assigns, and which are read later: what loops and branches carry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def reads(node: ast.AST | None) -> Names:
 class Liveness:
     """Results for one function, by statement of control flow.
 
-    after: names read after the statement.  exposed: of a loop, names read in an iteration before it assigns them.
+    after: names read after the statement.  exposed: of a loop, names read in an iteration before
+    it assigns them.
     jump: while the analysis runs, names live where break and continue go.
     """
 

@@ -1,13 +1,15 @@
-"""`for` and `while`: expanded when asked for, else `control.for` and `control.while` with carried values."""
+"""`for` and `while`: expanded when asked for, else `control.for` and `control.while`."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable
 from collections.abc import Sequence
+from typing import TypeVar
 from typing import cast
 
 from tiledsl.dtypes import DType
+from tiledsl.errors import InternalError
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.branches import scalar_condition
@@ -37,6 +39,9 @@ from tiledsl.ir.types import ScalarType
 
 MAX_EXPANDED = 4096
 MAX_ROUNDS = 8
+
+O = TypeVar("O", bound=Op)
+R = TypeVar("R")
 
 
 @statement(ast.For)
@@ -94,17 +99,17 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
         else _widest(bounds)
     )
     lower, upper, step = (as_value(builder, x, dtype) for x in bounds)
-    carried = Carried(frame, node, skip=(node.target.id,))
-    for _ in _rounds(carried):
-        op = For(lower, upper, step, carried.initial(), unroll=spec.unroll)
-        frame.mark(node).add(op)
-        iv = op.body.add_arg(ScalarType(dtype), node.target.id)
-        try:
-            _body(frame, node.body, op.body, carried, {node.target.id: iv})
-        except Restart:
-            frame.builder.graph.erase(op)
-            continue
-        break
+    name = node.target.id
+    carried = Carried(frame, node, skip=(name,))
+
+    def make() -> For:
+        return For(lower, upper, step, carried.initial(), spec.unroll, Region())
+
+    def fill(op: For) -> None:
+        iv = op.body.add_arg(ScalarType(dtype), name)
+        _body(frame, node.body, op.body, carried, {name: iv})
+
+    op, _ = _settle(frame, node, carried, make, fill)
     _after(frame, node, carried, op.results)
     return None
 
@@ -113,9 +118,18 @@ def _widest(bounds: tuple[object, ...]) -> DType:
     return max((literal_dtype(cast("int", x)) for x in bounds), key=lambda d: d.bits)
 
 
-def _rounds(carried: Carried) -> Iterator[int]:
-    """A body is lowered again when a carried value turned out to need a wider type, once per value at most."""
-    yield from range(MAX_ROUNDS * (1 + len(carried.slots)))
+def _settle(
+    frame: Frame, node: ast.stmt, carried: Carried, make: Callable[[], O], fill: Callable[[O], R]
+) -> tuple[O, R]:
+    """Lowers a loop, again when a carried value turned out to need a wider type."""
+    for _ in range(MAX_ROUNDS * (1 + len(carried.slots))):
+        op = make()
+        frame.mark(node).add(op)
+        try:
+            return op, fill(op)
+        except Restart:
+            frame.builder.graph.erase(op)
+    raise InternalError("the types of a loop's variables do not settle", frame.loc(node))
 
 
 def _body(
@@ -125,7 +139,7 @@ def _body(
     carried: Carried,
     loop_variables: dict[str, object],
 ) -> None:
-    """Lowers an iteration into a region whose arguments for carried values are still to be added."""
+    """Lowers an iteration into a region, to which arguments for carried values are added."""
     before = frame.variables
     frame.variables = {**before, **loop_variables, **carried.arguments(region)}
     try:
@@ -139,7 +153,7 @@ def _body(
 def _after(
     frame: Frame, node: ast.For | ast.While, carried: Carried, results: Sequence[Value]
 ) -> None:
-    """Binds variables to the results of a loop; those of an iteration only have no value after it."""
+    """Binds variables to the results of a loop; others that it assigns have no value after it."""
     for name in assigned([node]):
         if name not in carried.trees:
             frame.variables[name] = _undefined_after(frame, node, name)
@@ -165,26 +179,31 @@ def run_while(frame: Frame, node: ast.While) -> Signal:
             frame.loc(node.orelse[0])
         )
     carried = Carried(frame, node)
-    for _ in _rounds(carried):
-        op = While(carried.initial())
-        frame.mark(node).add(op)
-        try:
-            known = _condition(frame, node, op, carried)
-            if known is None:
-                _body(frame, node.body, op.body, carried, {})
-        except Restart:
-            frame.builder.graph.erase(op)
-            continue
-        break
-    if known is not None:
-        frame.builder.graph.erase(op)
-        return _constant_condition(frame, node, is_true=known)
-    _after(frame, node, carried, op.results)
-    return None
+
+    def fill(op: While) -> bool | None:
+        known = _condition(frame, node, op, carried)
+        if known is None:
+            _body(frame, node.body, op.body, carried, {})
+        return known
+
+    op, known = _settle(
+        frame, node, carried, lambda: While(carried.initial(), Region(), Region()), fill
+    )
+    if known is None:
+        _after(frame, node, carried, op.results)
+        return None
+    frame.builder.graph.erase(op)
+    if not known:
+        return None
+    raise SyntaxNotSupported(
+        "the condition of `while` is always true, and the loop would not end",
+        frame.loc(node.test),
+        hint="put the condition that ends the loop after `while`",
+    )
 
 
 def _condition(frame: Frame, node: ast.While, op: While, carried: Carried) -> bool | None:
-    """Fills the region that computes the condition; returns the condition if it is known at compile time."""
+    """Fills the region of the condition; returns it if it is known at compile time."""
     before = frame.variables
     frame.variables = {**before, **carried.arguments(op.before)}
     try:
@@ -197,13 +216,3 @@ def _condition(frame: Frame, node: ast.While, op: While, carried: Carried) -> bo
     finally:
         frame.variables = before
     return None
-
-
-def _constant_condition(frame: Frame, node: ast.While, *, is_true: bool) -> Signal:
-    if not is_true:
-        return None
-    raise SyntaxNotSupported(
-        "the condition of `while` is always true, and the loop would not end",
-        frame.loc(node.test),
-        hint="put the condition that ends the loop after `while`",
-    )

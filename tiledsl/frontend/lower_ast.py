@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 
-# The handlers of AST nodes register themselves.
-import tiledsl.frontend.branches
-import tiledsl.frontend.calls
-import tiledsl.frontend.expressions
-import tiledsl.frontend.loops
-import tiledsl.frontend.statements  # noqa: F401
 from tiledsl.errors import InternalError
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend import attributes
+from tiledsl.frontend import branches
+from tiledsl.frontend import calls
+from tiledsl.frontend import expressions
+from tiledsl.frontend import loops
+from tiledsl.frontend import statements
 from tiledsl.frontend.dispatch import Return
 from tiledsl.frontend.dispatch import run_block
 from tiledsl.frontend.scope import POISON
@@ -29,6 +29,10 @@ from tiledsl.ir.operands import describe
 from tiledsl.ir.specs import Spec
 
 
+# Modules whose handlers of AST nodes register themselves on import.
+HANDLERS = (attributes, branches, calls, expressions, loops, statements)
+
+
 def lower_function(
     fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]
 ) -> TileGraph:
@@ -36,13 +40,13 @@ def lower_function(
 
     Args:
         fn: a function or a `jit` object.
-        specs: what is known of the run-time arguments, by name; NoneSpec makes an argument a compile-time None.
+        specs: what is known of the run-time arguments, by name; NoneSpec makes one a None.
         constexprs: values of the constexpr parameters by name; those left out take their default.
 
     Returns:
-        A graph named as the function, at level TILE. Its arguments are the run-time ones in the order of the
-        signature; `constants` holds the constexprs, `facts["captures"]` the globals that were read, by
-        (function, name).
+        A graph named as the function, at level TILE. Its arguments are the run-time ones in the
+        order of the signature; `constants` holds the constexprs, `facts["captures"]` the globals
+        that were read, by (function, name).
 
     Raises:
         TileError: the first error; others found in the same run are its notes.

@@ -1,7 +1,8 @@
-"""Variables that pass through a region: split into leaves, given one type on every path, put together again."""
+"""Variables that pass through a region: split into leaves that have one type on every path."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -15,6 +16,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
+from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.operands import literal_dtype
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
@@ -23,27 +25,25 @@ from tiledsl.ir.types import Type
 
 def leaves(value: object) -> list[object]:
     """The elements of nested tuples in order; a value that is no tuple is its own only leaf."""
-    if isinstance(value, tuple | list):
-        return [leaf for item in cast("list[object]", value) for leaf in leaves(item)]
+    if is_sequence(value):
+        return [leaf for item in value for leaf in leaves(item)]
     return [value]
 
 
 def rebuild(like: object, new: Iterator[object]) -> object:
     """Nested tuples shaped as `like`, with leaves taken from an iterator."""
-    if isinstance(like, tuple | list):
-        items = [rebuild(item, new) for item in cast("list[object]", like)]
+    if is_sequence(like):
+        items = [rebuild(item, new) for item in like]
         return tuple(items) if isinstance(like, tuple) else items
     return next(new)
 
 
 def same_structure(x: object, y: object) -> bool:
     """Whether two values are equally nested tuples."""
-    if isinstance(x, tuple | list) or isinstance(y, tuple | list):
-        if type(x) is not type(y):
-            return False
-        xs, ys = cast("list[object]", x), cast("list[object]", y)
-        return len(xs) == len(ys) and all(same_structure(a, b) for a, b in zip(xs, ys, strict=True))
-    return True
+    if is_sequence(x) and is_sequence(y):
+        pairs = zip(x, y, strict=False)
+        return len(x) == len(y) and all(same_structure(a, b) for a, b in pairs)
+    return not is_sequence(x) and not is_sequence(y)
 
 
 def is_run_time(leaf: object) -> bool:
@@ -57,7 +57,9 @@ def same_leaf(x: object, y: object) -> bool:
         return True
     if isinstance(x, Value) or isinstance(y, Value) or type(x) is not type(y):
         return False
-    return x == y or (x != x and y != y)
+    if isinstance(x, float) and isinstance(y, float) and math.isnan(x):
+        return math.isnan(y)
+    return x == y
 
 
 def own_type(leaf: Value | bool | int | float) -> Type:
@@ -74,7 +76,10 @@ class Conflict:
 
 
 def meet(x: object, y: object) -> Type | Conflict:
-    """The type that both leaves can take: equal types, integers of different width, a number beside a scalar."""
+    """The type that both leaves can take.
+
+    Equal types, scalars of signed (or of unsigned) integers, a number beside a scalar.
+    """
     if not all(is_run_time(leaf) or is_number(leaf) for leaf in (x, y)):
         return Conflict(x, y)
     numbers = [leaf for leaf in (x, y) if not isinstance(leaf, Value)]
@@ -122,7 +127,10 @@ Side = tuple[object, str, SourceLoc | None]
 
 
 def conflict_error(message: str, first: Side, second: Side) -> TypeMismatch:
-    """The error for a variable with two types; each side is a value, the words for its place, and its assignment."""
+    """The error for a variable with two types.
+
+    Each side is a value, the words for its place, and where the variable was assigned.
+    """
     error = TypeMismatch(message)
     for value, words, assignment in (first, second):
         error.note(f"{words} it is {describe(value)}", place_of(value) or assignment)

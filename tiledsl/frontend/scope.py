@@ -1,4 +1,4 @@
-"""Names to values: the frame of a function being lowered, and what a kernel may capture from outside."""
+"""Names to values: the frame of a function being lowered, and what a kernel may capture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import builtins
 import difflib
 from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Generator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,18 +31,19 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import unwrap
+from tiledsl.ir.operands import is_sequence
 
 MAX_ERRORS = 20
 
 # Python's own functions that kernels may use; what they mean is in calls.py.
 PYTHON_BUILTINS = (
-    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "print", "range",
-    "reversed", "round", "str", "sum", "tuple", "zip",
+    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "print",
+    "range", "reversed", "round", "str", "sum", "tuple", "zip",
 )  # fmt: skip
 
 
 class Poisoned(Exception):
-    """A value that an earlier error left undefined was read; the statement is given up in silence."""
+    """A value that an earlier error left undefined was read; the statement is given up."""
 
 
 class TooManyErrors(Exception):
@@ -94,7 +95,7 @@ class Session:
             raise TooManyErrors
 
     def raise_errors(self) -> None:
-        """Raises the first error, with the others as its notes. Does nothing when there are none."""
+        """Raises the first error, if there is one, with the others as its notes."""
         if not self.errors:
             return
         first, *others = self.errors
@@ -111,10 +112,12 @@ class Frame:
 
     variables: local names; a compile-time value is a plain Python object, a run-time one a `Value`.
     caller, parent: where and by whom the function was called (None for the kernel).
-    pending: for each block around the current statement, outermost first, the statements that follow in it.
+    pending: for each block around the current statement, outermost first, the statements that
+    follow in it.
     loops: the loops around the current statement, outermost first.
     branches: how many run-time `if`s surround the current statement.
-    may_return: whether a return statement may stand here; False in branches that are expected to join again.
+    may_return: whether a return statement may stand here; False in branches that are expected to
+    join again.
     assigned_by: the target that last assigned a variable.
     """
 
@@ -170,7 +173,7 @@ class Frame:
         return any(loop.at_run_time for loop in self.loops)
 
     @contextmanager
-    def loop(self, *, at_run_time: bool) -> Iterator[None]:
+    def loop(self, *, at_run_time: bool) -> Generator[None]:
         """The body of a loop."""
         self.loops.append(LoopFrame(at_run_time, self.branches))
         try:
@@ -179,8 +182,8 @@ class Frame:
             self.loops.pop()
 
     @contextmanager
-    def branch(self, *, may_return: bool) -> Iterator[None]:
-        """A branch of a run-time `if`: a copy of the variables, and whether `return` may stand in it."""
+    def branch(self, *, may_return: bool) -> Generator[None]:
+        """A branch of a run-time `if`, with its own copy of the variables."""
         saved = (self.variables, self.may_return)
         self.variables, self.may_return = dict(self.variables), may_return
         self.branches += 1
@@ -230,7 +233,8 @@ class Frame:
         if not may_capture(value):
             raise TypeMismatch(
                 f"{name!r} is a {type(value).__name__}, which a kernel cannot capture",
-                hint="pass it as an argument; numbers, strings, dtypes, tuples, functions and modules are captured",
+                hint="pass it as an argument; "
+                "numbers, strings, dtypes, tuples, functions and modules are captured",
             )
         value = unwrap(value)
         if isinstance(value, bool | int | float | str | tuple | DType | Enum | None):
@@ -261,7 +265,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 def may_capture(value: object) -> bool:
     """Whether a value from outside the kernel may be used in it."""
-    if isinstance(value, tuple | list):
+    if is_sequence(value):
         return all(may_capture(v) for v in value)
     plain = bool | int | float | str | DType | Enum | constexpr | Auto | ModuleType | type
     callables = FunctionType | BuiltinFunctionType | Builtin

@@ -127,5 +127,6 @@ def _lines_of(function: FunctionType) -> list[str]:
 def _no_text(function: FunctionType, why: str) -> SyntaxNotSupported:
     return SyntaxNotSupported(
         f"the source of {function.__name__!r} is not available: {why}",
-        hint="define the function in a file or a notebook cell (text given to exec must be in linecache)",
+        hint="define the function in a file or a notebook cell "
+        "(text given to exec must be in linecache)",
     )

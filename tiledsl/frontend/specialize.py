@@ -47,7 +47,8 @@ MISSING = Missing()
 class Parameter:
     """One parameter.
 
-    annotation: "tensor", "constexpr", a dtype that fixes a scalar's type, or None for anything else.
+    annotation: "tensor", "constexpr", a dtype that fixes a scalar's type, or None for anything
+    else.
     default: `MISSING`, an `Auto`, or a Python value.
     """
 
@@ -124,7 +125,7 @@ def _annotation(given: object) -> Literal["tensor", "constexpr"] | DType | None:
 
 @dataclass(frozen=True)
 class Bound:
-    """Arguments by the part they play: run-time ones with their types, constants, and those that are None."""
+    """Arguments by the part they play: run-time ones with their types, constants, and None."""
 
     arguments: tuple[tuple[str, Type], ...]
     constants: dict[str, object]
@@ -134,7 +135,10 @@ class Bound:
 def bind(
     fn: Callable[..., object], specs: Mapping[str, Spec], constexprs: Mapping[str, object]
 ) -> Bound:
-    """Sorts specs and constexprs by the signature. Raises TypeMismatch for missing and unknown names."""
+    """Sorts specs and constexprs by the signature.
+
+    Raises: TypeMismatch for missing and unknown names.
+    """
     signature = signature_of(fn)
     _check_names(signature, [*specs, *constexprs])
     arguments: list[tuple[str, Type]] = []

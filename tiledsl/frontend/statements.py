@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import cast
 
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
@@ -19,6 +18,7 @@ from tiledsl.frontend.scope import Frame
 from tiledsl.ir.markers import RangeSpec
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import is_sequence
 
 
 @statement(ast.Assign)
@@ -43,7 +43,8 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
         case ast.Subscript():
             raise SyntaxNotSupported(
                 "assignment to a subscript is not part of the language",
-                hint="tiles and tuples do not change; build a new one, or store to a tensor with a.store(offsets, tile)",
+                hint="tiles and tuples do not change; build a new one, "
+                "or store to a tensor with a.store(offsets, tile)",
             ).at(frame.loc(target))
         case ast.Attribute():
             raise SyntaxNotSupported("assignment to an attribute is not part of the language").at(
@@ -56,11 +57,11 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
 
 
 def _unpack(frame: Frame, target: ast.expr, elements: list[ast.expr], value: object) -> None:
-    if not isinstance(value, tuple | list):
+    if not is_sequence(value):
         raise TypeMismatch(f"cannot unpack {describe(value)} into {len(elements)} variables").at(
             frame.loc(target)
         )
-    items = cast("tuple[object, ...]", tuple(cast("list[object]", value)))
+    items = tuple(value)
     if len(items) != len(elements) and not any(isinstance(e, ast.Starred) for e in elements):
         raise TypeMismatch(f"cannot unpack {len(items)} values into {len(elements)} variables").at(
             frame.loc(target)
@@ -150,7 +151,8 @@ def run_raise(frame: Frame, node: ast.Raise) -> Signal:
     if frame.branches or frame.in_run_time_loop():
         raise SyntaxNotSupported(
             "raise under a condition at run time is not part of the language",
-            hint="a kernel raises no exceptions; make the condition compile-time, or check on the host",
+            hint="a kernel raises no exceptions; "
+            "make the condition compile-time, or check on the host",
         )
     message = ""
     if isinstance(node.exc, ast.Call) and node.exc.args:
@@ -168,7 +170,8 @@ def run_return(frame: Frame, node: ast.Return) -> Signal:
     if frame.in_run_time_loop():
         raise SyntaxNotSupported(
             "return inside a loop at run time is not supported",
-            hint="keep the result in a variable, and let the loop's bounds or a `while` condition end the loop",
+            hint="keep the result in a variable, "
+            "and let the loop's bounds or a `while` condition end the loop",
         )
     if not frame.may_return:
         raise ReturnsEarly
@@ -199,6 +202,7 @@ def _check_jump(frame: Frame, word: str) -> None:
     ):
         return
     raise SyntaxNotSupported(
-        f"{word} is supported only in loops that are expanded, under conditions known at compile time",
+        f"{word} is supported only in loops that are expanded, "
+        "under conditions known at compile time",
         hint="write `while` with the condition, or put the rest of the body under an `if`",
     )

@@ -11,33 +11,45 @@ from tiledsl.frontend.scope import did_you_mean
 
 LANGUAGE_MODULE = "tiledsl.language"
 
-_POINTERS = "declare the parameter as tl.Tensor and use a.load(offsets, block_shape), a.store(offsets, tile)"
+_POINTERS = (
+    "declare the parameter as tl.Tensor and use a.load(offsets, block_shape), "
+    "a.store(offsets, tile)"
+)
 _REDUCE = "reductions over a tile are not available; a matrix product with tl.dot sums over K"
 _ATOMIC = "let each program write its own block of a tensor with c.store(offsets, tile)"
 _SHAPE = "use tl.reshape, tl.trans or tl.expand_dims"
 _FLOAT = "use tl.exp, tl.log, tl.sqrt and the other functions of tiledsl.language"
-_DEBUG = "use tl.static_print for what is known at compile time; on CPU tensors the kernel runs in an interpreter"
+_DEBUG = (
+    "use tl.static_print for what is known at compile time; "
+    "on CPU tensors the kernel runs in an interpreter"
+)
 
 _HINTS: dict[str, str] = {
     **dict.fromkeys(
-        ("load", "store", "make_block_ptr", "advance", "make_tensor_descriptor", "pointer_type"), _POINTERS
+        ("load", "store", "make_block_ptr", "advance", "make_tensor_descriptor", "pointer_type"),
+        _POINTERS,
     ),
     **dict.fromkeys(
         (
-            "sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum", "reduce_or", "associative_scan",
-            "cumsum", "cumprod", "softmax", "histogram", "sort", "topk", "gather",
+            "sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum", "reduce_or",
+            "associative_scan", "cumsum", "cumprod", "softmax", "histogram", "sort", "topk",
+            "gather",
         ),
         _REDUCE,
     ),
     **dict.fromkeys(
         (
-            "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
-            "atomic_xor",
+            "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
+            "atomic_xchg", "atomic_xor",
         ),
         _ATOMIC,
     ),
     **dict.fromkeys(
-        ("join", "split", "cat", "interleave", "flip", "broadcast", "squeeze", "unsqueeze", "swizzle2d"), _SHAPE
+        (
+            "join", "split", "cat", "interleave", "flip", "broadcast", "squeeze", "unsqueeze",
+            "swizzle2d",
+        ),
+        _SHAPE,
     ),
     **dict.fromkeys(("fdiv", "div_rn", "sqrt_rn", "math", "extra", "umulhi", "standard"), _FLOAT),
     **dict.fromkeys(("device_print", "device_assert"), _DEBUG),

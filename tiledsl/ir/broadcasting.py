@@ -41,7 +41,8 @@ def _meet(x: Shape, y: Shape, what: str) -> Shape:
     for i, (m, n) in enumerate(zip(long_x, long_y, strict=True)):
         if m != n and 1 not in (m, n):
             raise TypeMismatch(
-                f"{what}: shapes {list(x)} and {list(y)} do not broadcast: dimension {i - rank} is {m} and {n}"
+                f"{what}: shapes {list(x)} and {list(y)} do not broadcast: "
+                f"dimension {i - rank} is {m} and {n}"
             )
     return tuple(n if m == 1 else m for m, n in zip(long_x, long_y, strict=True))
 

@@ -1,7 +1,7 @@
 """The decorator of functions that kernels call: `tl.dot`, `x.to(...)`, `a.load(...)`.
 
-A builtin stands beside the op it makes, takes the Builder as a hidden first parameter, and is found by the
-frontend as an object, so adding one means writing one function:
+A builtin stands beside the op it makes, takes the Builder as a hidden first parameter, and is found
+by the frontend as an object, so adding one means writing one function:
 
     @builtin(methods=(TileType, ScalarType))
     def exp(b: Builder, x: Operand) -> Value: ...
@@ -16,6 +16,7 @@ from typing import Concatenate
 from typing import Generic
 from typing import ParamSpec
 from typing import TypeVar
+from typing import cast
 from typing import overload
 
 from tiledsl.errors import TileError
@@ -29,7 +30,10 @@ _METHODS: dict[tuple[type[Type], str], Builtin[..., object]] = {}
 
 
 class Builtin(Generic[P, R]):
-    """A function of the language. Calling it outside a kernel is an error unless `on_host` is given."""
+    """A function of the language.
+
+    Calling it outside a kernel is an error unless `on_host` is given.
+    """
 
     def __init__(
         self, fn: Callable[Concatenate[Builder, P], R], on_host: Callable[..., R] | None
@@ -47,7 +51,8 @@ class Builtin(Generic[P, R]):
             return self.on_host(*args, **kwargs)
         raise TileError(
             f"tl.{self.name}() was called outside a kernel",
-            hint="call it in a function decorated with @tiledsl.jit, and launch that as kernel[grid](...)",
+            hint="call it in a function decorated with @tiledsl.jit, "
+            "and launch that as kernel[grid](...)",
         )
 
     def __repr__(self) -> str:
@@ -75,7 +80,8 @@ def builtin(
 
     Args:
         fn: the function; its first parameter is the Builder, which users do not see.
-        methods: types of values that have the function as a method, which gets the value as first argument.
+        methods: types of values that have the function as a method; the value is its first
+            argument.
         also: other names of the method.
         on_host: what a call outside a kernel does; None for an error.
     """
@@ -84,7 +90,7 @@ def builtin(
         made: Builtin[P, R] = Builtin(function, on_host)  # type: ignore[arg-type]
         for type_ in methods:
             for name in (made.name, *also):
-                _METHODS[type_, name] = made
+                _METHODS[type_, name] = cast("Builtin[..., object]", made)
         return made
 
     return mark if fn is None else mark(fn)

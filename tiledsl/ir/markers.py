@@ -46,8 +46,8 @@ class tensor:  # noqa: N801
 class constexpr:  # noqa: N801
     """A compile-time constant.
 
-    As an annotation of a parameter: the argument is part of the kernel's identity. `tl.constexpr(v)` at
-    module level makes a constant that kernels may capture.
+    As an annotation of a parameter: the argument is part of the kernel's identity.
+    `tl.constexpr(v)` at module level makes a constant that kernels may capture.
     """
 
     def __init__(self, value: object) -> None:
@@ -94,7 +94,7 @@ auto = Auto()
 
 
 class PropagateNan(Enum):
-    """What `maximum`, `minimum` and `clamp` do with NaN: NONE prefers the other operand, ALL gives NaN."""
+    """What `maximum`, `minimum`, `clamp` make of NaN: NONE the other operand, ALL NaN."""
 
     NONE = "none"
     ALL = "all"

@@ -1,11 +1,13 @@
 """What functions of the language accept: values and Python numbers, their dtypes, and shapes.
 
-A Python number is weak: it takes the dtype of the value it meets unless its kind (bool < int < float) is higher.
+A Python number is weak: it takes the dtype of the value it meets unless its kind is the higher one
+(bool < int < float).
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
@@ -40,6 +42,11 @@ def is_number(x: object) -> TypeGuard[bool | int | float]:
     return isinstance(x, bool | int | float)
 
 
+def is_sequence(x: object) -> TypeGuard[tuple[object, ...] | list[object]]:
+    """Whether x is a tuple or a list."""
+    return isinstance(x, tuple | list)
+
+
 def describe(x: object) -> str:
     """How error messages call an argument: `a tl.float32 tile of shape [64, 32]`, `the int 3`."""
     if not isinstance(x, Value):
@@ -56,11 +63,6 @@ def describe(x: object) -> str:
             return f"a {dtype!r} tensor of rank {rank}"
         case other:
             return f"a {other}"
-
-
-def article_free(x: object) -> str:
-    """`describe` without its article, for use after a name."""
-    return describe(x).removeprefix("a ").removeprefix("the ")
 
 
 def element_type(x: Operand, what: str) -> DType:
@@ -87,13 +89,12 @@ def not_an_operand(x: object, what: str) -> TypeMismatch:
 
 
 def literal_dtype(x: bool | int | float) -> DType:
-    """The dtype of a number on its own: bool i1, int i32 (i64, u64 if it does not fit), float f32."""
+    """The dtype of a number alone: bool i1, int i32 (i64, u64 if it does not fit), float f32."""
     if isinstance(x, bool):
         return int1
     if isinstance(x, int):
         return next((d for d in (int32, int64, uint64) if _fits(x, d)), int64)
-    finite = x == x and abs(x) != float("inf")
-    return float64 if finite and abs(x) >= _FLOAT32_MAX else float32
+    return float64 if math.isfinite(x) and abs(x) >= _FLOAT32_MAX else float32
 
 
 def _fits(x: int, dtype: DType) -> bool:
@@ -108,7 +109,7 @@ def _kind_rank(x: DType) -> int:
 
 
 def common_dtype(xs: Sequence[Operand], what: str) -> DType:
-    """The dtype in which operands meet: values promote; numbers count only where their kind is higher."""
+    """The dtype in which operands meet: values promote, numbers count if their kind is higher."""
     dtypes = [element_type(x, what) for x in xs]
     strong = [d for d, x in zip(dtypes, xs, strict=True) if isinstance(x, Value)]
     if not strong:
@@ -126,7 +127,7 @@ def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "ar
         return b.value(Constant(float(x), dtype))
     if dtype.kind == "bool":
         return b.value(Constant(bool(x), dtype))
-    if x != x or abs(x) == float("inf"):
+    if not math.isfinite(x):
         raise TypeMismatch(f"{what}: {x!r} cannot become {dtype!r}")
     whole = int(x)
     if not _fits(whole, dtype):
@@ -166,10 +167,10 @@ def compile_time_int(x: object, what: str) -> int:
 
 def compile_time_shape(shape: object, what: str) -> tuple[int, ...]:
     """A shape known at compile time, every extent positive. Raises TypeMismatch."""
-    items = shape if isinstance(shape, tuple | list) else (shape,)
+    items = shape if is_sequence(shape) else (shape,)
     out: list[int] = []
     for i, item in enumerate(items):
-        name = f"{what}[{i}]" if isinstance(shape, tuple | list) else what
+        name = f"{what}[{i}]" if is_sequence(shape) else what
         extent = compile_time_int(item, name)
         if extent < 1:
             raise TypeMismatch(f"{name} must be positive, got {extent}")

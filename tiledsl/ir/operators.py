@@ -80,7 +80,8 @@ def _quotient_dtype(symbol: str, x: Operand, y: Operand, dtype: DType) -> DType:
     if dtype.is_float:
         if symbol == "//":
             raise TypeMismatch(
-                f"//: expected integers, got {element_type(x, symbol)!r} and {element_type(y, symbol)!r}",
+                f"//: expected integers, got {element_type(x, symbol)!r} "
+                f"and {element_type(y, symbol)!r}",
                 hint="use tl.floor(x / y)",
             )
         return float64 if dtype == float64 else float32

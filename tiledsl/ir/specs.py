@@ -67,8 +67,10 @@ Spec = TensorSpec | ScalarSpec | NoneSpec
 
 
 class AutoInt(int):
-    """The value chosen for a `tl.auto` constexpr. It keeps its class where it is used as a tile dimension, so
-    that an analysis can see which dimensions a constexpr feeds; arithmetic on it gives a plain int.
+    """The value chosen for a `tl.auto` constexpr.
+
+    It keeps its class where it is used as a tile dimension, so that an analysis can see which
+    dimensions a constexpr feeds; arithmetic on it gives a plain int.
     """
 
     name: str

@@ -127,6 +127,8 @@ template <int V, class T, int N> TDSL_FN Words<V * sizeof(T)> get_words(const T 
       const u64 bits = bits_as<u64>(x[i + k]);
       out.w[2 * k] = (u32)bits;
       out.w[2 * k + 1] = (u32)(bits >> 32);
+    } else if constexpr (sizeof(T) == 1) {   // bool
+      out.w[k / 4] = (k % 4 ? out.w[k / 4] : 0u) | (u32)x[i + k] << k % 4 * 8;
     } else {
       out.w[k] = bits_as<u32>(x[i + k]);
     }
@@ -143,6 +145,7 @@ template <int V, class T, int N> TDSL_FN void put_words(T (&x)[N], int i, Words<
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     if constexpr (sizeof(T) == 8) x[i + k] = bits_as<T>((u64)v.w[2 * k + 1] << 32 | v.w[2 * k]);
+    else if constexpr (sizeof(T) == 1) x[i + k] = (v.w[k / 4] >> k % 4 * 8 & 0xffu) != 0;
     else x[i + k] = bits_as<T>(v.w[k]);
   }
 }

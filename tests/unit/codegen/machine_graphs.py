@@ -220,7 +220,7 @@ class Gemm(Kernel):
             rank = v(role.ClusterRank(), "rank") if self.cluster > 1 else None
             first, step = v(role.FirstTile(self.cluster)), v(role.TileStep(self.cluster))
             with self.loop("t", first, self.tiles, step):
-                m0, n0 = self.tile_origin(v(ew.Add(self.c(0), self.b.region.args[0])))
+                m0, n0 = self.tile_origin(self.b.region.args[0])
                 if rank is not None:
                     n0 = self.add(n0, self.mul(rank, self.N // self.cluster), "n0_part")
                 with self.loop("kb", 0, self.k_slots):
@@ -260,7 +260,7 @@ class Gemm(Kernel):
         self.op(smem.Write(out, packed, start=(0, column), per_warpgroup=True))
         self.op(barrier.AsyncFence())
         self.op(barrier.NamedSync(me, base=1, num_threads=128))
-        self.op(tma.Store(self.c_map, out, (self.add(n0, column), m0)))
+        self.op(tma.Store(self.c_map, out, (self.add(n0, column) if column else n0, m0)))
         self.op(barrier.CursorNext(staging))
 
     def columns(self) -> list[int]:

@@ -92,7 +92,9 @@ def _is_rounded_later(op: Op, e: Emission) -> bool:
 
 def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
     a, b = op.operands
-    return OperatorContext(rounding(op, e), False, e.atom(a), e.atom(b), operator)
+    if operator in ("+", "-"):
+        return OperatorContext(rounding(op, e), False, e.factor(a), e.factor(b), operator)
+    return OperatorContext(rounding(op, e), False, e.atom(a), e.atom(b), operator, is_product=operator in ("*", "/", "%"))
 
 
 def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:
@@ -112,7 +114,8 @@ def _wraps(op: Op) -> bool:
 @emits("elementwise.constant")
 def constant(op: ops.Constant, e: Emission) -> None:
     """A literal at each use."""
-    e.bind(op.result, literal(op.value, op.dtype))
+    text = literal(op.value, op.dtype)
+    e.bind(op.result, text, atomic=not text.startswith("-"))
 
 
 @emits("elementwise.add", "elementwise.sub", "elementwise.mul")

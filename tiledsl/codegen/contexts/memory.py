@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.contexts.divisibility import divisor
 from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import dim_name
 from tiledsl.codegen.contexts.tile import thread_coordinate
-from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
@@ -32,8 +33,7 @@ from tiledsl.ir.types import TileType
 class AccessContext:
     """A loop over elements, one over vectors, or both under a check.
 
-    at: address of the element that register `i` goes with; inside: its predicate. other: value outside, with a
-    leading comma, for loads.
+    at: address of the element that register `i` goes with; inside: its predicate. other: value outside, for loads.
     """
 
     name: str
@@ -59,16 +59,23 @@ class _Block:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class ExtentContext(Expression):
+    """An extent or a stride: a parameter."""
+
+    value: str
+
+
 @emits("memory.shape")
-def shape(op: ops.Shape, e: Emission) -> None:
-    """A parameter."""
-    e.bind(op.result, f"(int){e.params.shape(op.tensor, op.dim)}")
+def shape(op: ops.Shape, e: Emission) -> ExtentContext:
+    """`(int)a_shape_0`."""
+    return ExtentContext("", True, e.params.shape(op.tensor, op.dim), cheap=True)
 
 
 @emits("memory.stride")
-def stride(op: ops.Stride, e: Emission) -> None:
-    """A parameter."""
-    e.bind(op.result, e.params.stride(op.tensor, op.dim))
+def stride(op: ops.Stride, e: Emission) -> ExtentContext:
+    """`a_stride_0`."""
+    return ExtentContext("", True, e.params.stride(op.tensor, op.dim), cheap=True)
 
 
 @emits("memory.load")
@@ -77,7 +84,7 @@ def load(op: ops.Load, e: Emission) -> AccessContext:
     block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.result.type, e)
     name = e.name(op.result, "x")
     dtype = block.type_.dtype
-    other = f", {_other(op.other, dtype, e)}"
+    other = _other(op.other, dtype, e)
     pins = f"keep({name});" if e.is_accumulator(op.result) else ""
     return _access(block, e, name, other=other, pins=pins, is_store=False)
 
@@ -100,10 +107,12 @@ def _block(
 
 def _other(value: Value | None, dtype: DType, e: Emission) -> str:
     """The value outside, as it lies in memory."""
-    text = literal(0, dtype) if value is None else e.text(value)
+    if value is None:
+        return f"{memory_type(dtype)}{{}}"
+    text = e.text(value)
     if dtype.is_float and dtype.bits < 32:
         return f"from_float<{memory_type(dtype)}>({text})"
-    return f"({memory_type(dtype)}){text}" if text.replace(".", "").isalnum() else f"({memory_type(dtype)})({text})"
+    return f"({memory_type(dtype)}){e.atom(value)}"
 
 
 def _access(block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool) -> AccessContext:
@@ -131,7 +140,7 @@ def _start(block: _Block, dim: int, e: Emission) -> str:
     base = e.atom(offset)
     if tile_dim is None:
         return base
-    stem = ("row", "col")[dim] if block.type_.rank == 2 else f"at{dim}"
+    stem = dim_name(dim, block.type_.rank)
     if isinstance(offset.type, ScalarType) and offset.type.dtype.bits == 64:
         return _wide_start(block, tile_dim, stem, base, e)
     return thread_coordinate(e, block.layout, tile_dim, stem, base="" if base == "0" else base) or "0"
@@ -168,7 +177,8 @@ def _address(block: _Block, starts: list[str], e: Emission) -> str:
     name = e.names.fresh(f"{pointer}_at")
     const = f"{memory_type(block.type_.dtype)}* const {name}"
     distance = " + ".join(t for t in first if t != "0")
-    e.before(f"{const} = {pointer} + ({distance});" if distance else f"{const} = {pointer};")
+    distance = f"({distance})" if " " in distance else distance
+    e.before(f"{const} = {pointer} + {distance};" if distance else f"{const} = {pointer};")
     return " + ".join([name, *(step if len(step) == 1 and "+" not in step[0] else [f"({add(*step)})"] if step else [])])
 
 
@@ -204,7 +214,7 @@ def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:
             f"{e.params.stride(block.tensor, d)} % {width} == 0" for d in range(type_.rank) if d != inner
         ]
     extent = e.params.shape(block.tensor, inner)
-    end = f"{e.atom(offset)} + {block.extents[inner]} <= {extent}"
-    checks.append(f"({extent} % {width} == 0 || {end})")
-    return " && ".join(checks)
+    start = "" if e.atom(offset) == "0" else e.atom(offset)
+    tail = f"{extent} % {width} == 0 || {add(start, str(block.extents[inner]))} <= {extent}"
+    return " && ".join([*checks, f"({tail})"]) if checks else tail
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.contexts.role import grid_arguments
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.registry import emits
 from tiledsl.ir.ops import program as ops
 
@@ -26,15 +27,19 @@ class OfTileContext:
     rank: str
 
 
+@dataclass(frozen=True)
+class GridContext(Expression):
+    """An index or an extent of the grid."""
+
+    value: str
+
+
 @emits("program.id")
-def program_id(op: ops.ProgramId, e: Emission) -> None:
+def program_id(op: ops.ProgramId, e: Emission) -> GridContext:
     """blockIdx; CTAs that share a program by split-K sit on axis 0."""
     block = f"blockIdx.{_AXES[op.axis]}"
     split = getattr(e.graph.facts.get("grid"), "split_k", 1)
-    if op.axis == 0 and split > 1:
-        e.bind(op.result, f"(int)({block} / {split})")
-    else:
-        e.bind(op.result, f"(int){block}")
+    return GridContext("", True, f"({block} / {split})" if op.axis == 0 and split > 1 else block, cheap=True)
 
 
 @emits("program.count")

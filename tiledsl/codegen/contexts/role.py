@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.emission import Place
 from tiledsl.codegen.places import place_declarations
 from tiledsl.codegen.registry import emits
@@ -91,28 +92,32 @@ def setup(op: ops.Setup, e: Emission, body: str) -> SetupContext:
     return SetupContext(body)
 
 
+@dataclass(frozen=True)
+class PlaceContext(Expression):
+    """Where a thread stands. value: an expression, or the size of a cluster."""
+
+    value: str
+
+
 @emits("role.index")
-def index(op: ops.WarpgroupIndex, e: Emission) -> None:
-    """The value is an expression of `warpgroup`."""
-    e.bind(op.result, f"(int){e.group_index}")
+def index(op: ops.WarpgroupIndex, e: Emission) -> PlaceContext:
+    """`(int)(warpgroup - 1)`."""
+    del op
+    return PlaceContext("", True, e.group_index, cheap=True)
 
 
 @emits("role.cluster_rank")
-def cluster_rank(op: ops.ClusterRank, e: Emission) -> None:
-    """The value is a call."""
-    e.bind(op.result, "(int)cluster_rank()")
+def cluster_rank(op: ops.ClusterRank, e: Emission) -> PlaceContext:
+    """`(int)cluster_rank()`."""
+    del op, e
+    return PlaceContext("", True, "", cheap=True)
 
 
-@emits("role.first_tile")
-def first_tile(op: ops.FirstTile, e: Emission) -> None:
-    """The value is a call."""
-    e.bind(op.result, f"first_tile<{op.cluster_size}>()")
-
-
-@emits("role.tile_step")
-def tile_step(op: ops.TileStep, e: Emission) -> None:
-    """The value is a call."""
-    e.bind(op.result, f"tile_step<{op.cluster_size}>()")
+@emits("role.first_tile", "role.tile_step")
+def tiles(op: ops.FirstTile | ops.TileStep, e: Emission) -> PlaceContext:
+    """`first_tile<2>()`."""
+    del e
+    return PlaceContext("", True, str(op.cluster_size), cheap=True)
 
 
 @dataclass(frozen=True)

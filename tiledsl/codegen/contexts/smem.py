@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import dim_name
 from tiledsl.codegen.contexts.tile import thread_coordinate
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
@@ -161,7 +162,7 @@ def _element_write(
     conditions: list[str] = []
     coords: list[str] = []
     for dim, extent in enumerate(dest.shape):
-        thread = thread_coordinate(e, layout, dim, f"at{dim}", own_group=own)
+        thread = thread_coordinate(e, layout, dim, dim_name(dim, type_.rank), own_group=own)
         text = add(thread, register_part(layout, dim), f"{-start[dim]}" if start[dim] else "")
         coords.append(text.replace("+ -", "- "))
         span = type_.shape[dim] if not own else extent
@@ -181,7 +182,7 @@ def read(op: ops.Read, e: Emission) -> ElementsContext:
     layout = e.layout(type_)
     name = e.name(op.result, "x")
     coords = [
-        add(thread_coordinate(e, layout, dim, f"at{dim}"), register_part(layout, dim)) for dim in range(type_.rank)
+        add(thread_coordinate(e, layout, dim, dim_name(dim, type_.rank)), register_part(layout, dim)) for dim in range(type_.rank)
     ]
     for dim, extent in enumerate(source.shape):
         if layout.padded_shape[dim] > extent:

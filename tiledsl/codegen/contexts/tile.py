@@ -97,7 +97,7 @@ def enter_map(op: ops.Map, e: Emission) -> None:
             e.bind(arg, e.text(value), atomic=e.atom(value) == e.text(value))
     for dim, arg in enumerate(args[len(op.inputs) :]):
         if e.users(arg):
-            thread = thread_coordinate(e, layout, dim, arg.name or _dim_name(dim, layout.rank))
+            thread = thread_coordinate(e, layout, dim, arg.name or dim_name(dim, layout.rank))
             text = add(thread, register_part(layout, dim))
             e.bind(arg, text, atomic=" " not in text)
 
@@ -131,7 +131,8 @@ def add(*terms: str) -> str:
     return " + ".join(t for t in terms if t) or "0"
 
 
-def _dim_name(dim: int, rank: int) -> str:
+def dim_name(dim: int, rank: int) -> str:
+    """Stem of a coordinate's name."""
     return ("row", "col")[dim] if rank == 2 else "at" if rank == 1 else f"at{dim}"
 
 

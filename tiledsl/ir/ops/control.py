@@ -35,8 +35,10 @@ class Yield(Op, opcode="control.yield", effect=Effect.CONTROL, terminator=True):
 class For(Op, opcode="control.for", effect=Effect.CONTROL):
     """`for iv in range(lower, upper, step)` with loop-carried values.
 
-    lower, upper, step: scalars of one integer dtype; a negative step counts down, a step of 0 is an error.
-    init: initial loop-carried values. body: arguments (iv, carried...), ends in a yield of the next carried values.
+    lower, upper, step: scalars of one integer dtype; a negative step counts down, a step of 0 is
+    an error.
+    init: initial loop-carried values. body: arguments (iv, carried...), ends in a yield of the
+    next carried values.
     Results: the carried values after the last iteration (`init` when there is none).
     unroll: unroll factor asked for by the user, 1 for none, 0 for full.
     """
@@ -170,7 +172,8 @@ def static_range(b: Builder, start: int, end: int | None = None, step: int = 1) 
     for name, bound in (("start", lower), ("end", upper), ("step", step)):
         if isinstance(bound, Value):
             raise TypeMismatch(
-                f"static_range(): {name} must be known at compile time, got a run-time {bound.type}",
+                f"static_range(): {name} must be known at compile time, "
+                f"got a run-time {bound.type}",
                 hint="use range(...) for a loop at run time",
             )
     return RangeSpec(

@@ -1,4 +1,4 @@
-"""Functions of the language over the ops of `elementwise.py`: casts, math, where, minimum and maximum, hints."""
+"""Functions of the language over the ops of `elementwise.py`: casts, math, choice, hints."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def cast(
 ) -> Value:
     """Converts to another dtype; with `bitcast=True` keeps the bits (equal widths only).
 
-    Float to narrower float rounds to nearest even, float to int truncates toward zero, anything to int1 is
-    `!= 0`. fp_downcast_rounding: "rtne".
+    Float to narrower float rounds to nearest even, float to int truncates toward zero, anything to
+    int1 is `!= 0`. fp_downcast_rounding: "rtne".
     """
     dtype = dtype_argument(dtype, "cast(): dtype")
     if unwrap(fp_downcast_rounding) not in (None, "rtne"):
@@ -215,7 +215,7 @@ def _extremum(
 def maximum(
     b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
 ) -> Operand:
-    """The larger operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
+    """The larger operand, elementwise; with PropagateNan.ALL a NaN wins, else it loses."""
     return _extremum(b, Max, x, y, propagate_nan, "maximum()")
 
 
@@ -223,7 +223,7 @@ def maximum(
 def minimum(
     b: Builder, x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
 ) -> Operand:
-    """The smaller operand, elementwise; of a NaN and a number the number, or NaN with PropagateNan.ALL."""
+    """The smaller operand, elementwise; with PropagateNan.ALL a NaN wins, else it loses."""
     return _extremum(b, Min, x, y, propagate_nan, "minimum()")
 
 
@@ -235,7 +235,7 @@ def clamp(
     max: Operand,
     propagate_nan: PropagateNan = PropagateNan.NONE,
 ) -> Operand:
-    """X limited to [min, max], elementwise; a NaN in x becomes min, or stays with PropagateNan.ALL."""
+    """Limits x to [min, max], elementwise; a NaN becomes min, or stays with PropagateNan.ALL."""
     low = _extremum(b, Max, x, min, propagate_nan, "clamp()")
     return _extremum(b, Min, low, max, propagate_nan, "clamp()")
 
@@ -243,21 +243,21 @@ def clamp(
 # ---------------------------------------------------------------------- hints
 @builtin
 def multiple_of(b: Builder, input: Value, values: object) -> Value:
-    """Says that values are multiples of a number. The compiler finds this by itself; returns `input`."""
+    """A hint that values are multiples of a number; the compiler finds out by itself."""
     del b, values
     return input
 
 
 @builtin
 def max_contiguous(b: Builder, input: Value, values: object) -> Value:
-    """Says how many neighbours are consecutive. The compiler finds this by itself; returns `input`."""
+    """A hint on how many neighbours are consecutive; the compiler finds out by itself."""
     del b, values
     return input
 
 
 @builtin
 def max_constancy(b: Builder, input: Value, values: object) -> Value:
-    """Says how many neighbours are equal. The compiler finds this by itself; returns `input`."""
+    """A hint on how many neighbours are equal; the compiler finds out by itself."""
     del b, values
     return input
 

@@ -83,7 +83,8 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
     """A block of a tensor: element i of the result is tensor[offsets + i], `other` outside the tensor.
 
     offsets: one integer scalar per dimension, elements; may be negative or beyond the end.
-    block_shape: one extent per dimension. squeeze: dimensions of block extent 1 that the result leaves out.
+    block_shape: one extent per dimension. squeeze: dimensions of block extent 1 that the result
+    leaves out.
     """
 
     tensor: Value = operand()
@@ -172,7 +173,7 @@ def reads_and_writes(ops: Any) -> tuple[set[Value], set[Value]]:
     return reads, writes
 
 
-# ---------------------------------------------------------------------- methods of tensor parameters
+# -------------------------------------------------------------------- methods of tensor parameters
 @builtin(methods=(TensorType,))
 def load(
     b: Builder,
@@ -181,17 +182,18 @@ def load(
     block_shape: Sequence[int] | int,
     other: Operand | None = None,
 ) -> Value:
-    """The block of `block_shape` at `offsets` of a tensor; elements outside it read as `other` (0 if None).
+    """The block of `block_shape` at `offsets`; elements outside the tensor read as `other` (or 0).
 
-    offsets: one integer per dimension, in elements, of any size and sign. block_shape: known at compile time;
-    when it has fewer entries than the tensor has dimensions, the leading dimensions have extent 1 and the
-    result leaves them out: `a.load((batch, m, k), (BM, BK))` is a tile of shape [BM, BK].
+    offsets: one integer per dimension, in elements, of any size and sign. block_shape: known at
+    compile time; when it has fewer entries than the tensor has dimensions, the leading dimensions
+    have extent 1 and the result leaves them out: `a.load((batch, m, k), (BM, BK))` is a tile of
+    shape [BM, BK].
     """
     t = tensor_type(tensor, "load()")
     what = f"{tensor.name or 'tensor'}.load()"
     shape = compile_time_shape(block_shape, f"{what}: block_shape")
     block, squeeze = _whole_block(t, shape, what, "block_shape")
-    fill = None
+    fill: Any = None
     if other is not None:
         fill = as_value(b, other, t.dtype, what=f"{what}: other")
         if not isinstance(fill.type, ScalarType):
@@ -202,7 +204,7 @@ def load(
 
 @builtin(methods=(TensorType,))
 def store(b: Builder, tensor: Value, offsets: Sequence[Operand] | Operand, value: Operand) -> None:
-    """Writes a tile at `offsets` of a tensor, cast to its dtype; elements outside the tensor are dropped.
+    """Writes a tile at `offsets`, cast to the tensor's dtype; elements outside it are dropped.
 
     A tile with fewer dimensions than the tensor is written with extent 1 along the leading ones.
     """

@@ -40,7 +40,8 @@ def accumulator_dtype(operand_dtype: DType) -> DType:
 class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     """acc + a @ b.
 
-    a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8), registers.
+    a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8),
+    registers.
     precision: "tf32", "tf32x3" or "ieee" for f32 operands, "" otherwise.
     Ref: PTX ISA, wgmma.mma_async.
     """
@@ -82,10 +83,11 @@ class Issue(
 ):
     """Starts acc + a @ b on the tensor core; the result may be read only after a wait.
 
-    a: [M, K] in shared memory.  b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator layout.
-    keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role split the rows of the
-    accumulator (its columns when `split` is 1). swapped: computed as (b^T a^T)^T, so that N is the side that is
-    cut into 64-row instructions.
+    a: [M, K] in shared memory.  b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator
+    layout.
+    keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role
+    split the rows of the accumulator (its columns when `split` is 1). swapped: computed as (b^T
+    a^T)^T, so that N is the side that is cut into 64-row instructions.
     Ref: PTX ISA, wgmma.mma_async.
     """
 
@@ -147,9 +149,10 @@ class ClusterReduce(
 ):
     """Sums a partial accumulator over the CTAs of a cluster (split-K).
 
-    Warpgroup g of the role is owned by CTA g % cluster_size: the other CTAs send their part to a buffer of the owner
-    with asynchronous remote stores that complete on the owner's mbarrier g / cluster_size; the owner waits and adds
-    them in rank order. Once per kernel: nothing frees the buffer again.
+    Warpgroup g of the role is owned by CTA g % cluster_size: the other CTAs send their part to a
+    buffer of the owner with asynchronous remote stores that complete on the owner's mbarrier g /
+    cluster_size; the owner waits and adds them in rank order. Once per kernel: nothing frees the
+    buffer again.
     Results: the sum (meaningful in the owner's threads) and an i1 that is true there.
     """
 
@@ -180,9 +183,11 @@ def dot(
 ) -> Value:
     """`a @ b`, plus `acc` when given.
 
-    a: [M, K], b: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for int8).
+    a: [M, K], b: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for
+    int8).
     input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
-    `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee" (False).
+    `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"
+    (False).
     max_num_imprecise_acc: accepted; partial sums are never less exact than it asks for.
     """
     del max_num_imprecise_acc
@@ -190,7 +195,8 @@ def dot(
     wide = accumulator_dtype(left.dtype)
     if left.rank != 2 or right.rank != 2:
         raise TypeMismatch(
-            f"dot(): a has shape {list(left.shape)} and b {list(right.shape)}, expected two dimensions each"
+            f"dot(): a has shape {list(left.shape)} and b {list(right.shape)}, "
+            "expected two dimensions each"
         )
     given = _accumulator(acc, (left.shape[0], right.shape[1]))
     out = dtype_argument(out_dtype, "dot(): out_dtype") if unwrap(out_dtype) is not None else None

@@ -67,8 +67,9 @@ class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
 class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     """The program ids (axes 0, 1, 2) of tile `tile` in an L2-friendly order.
 
-    group: programs of axis `group_axis` visited together before the other of axes 0 and 1 advances (0: row-major
-    order of the grid). cluster_axis, cluster_size: the axis along which the CTAs of a cluster sit side by side.
+    group: programs of axis `group_axis` visited together before the other of axes 0 and 1 advances
+    (0: row-major order of the grid). cluster_axis, cluster_size: the axis along which the CTAs of
+    a cluster sit side by side.
     Results: three i32.
     """
 
@@ -124,7 +125,8 @@ def static_assert(b: Builder, cond: object, msg: object = "") -> None:
     del b
     if isinstance(cond, Value):
         raise TypeMismatch(
-            f"static_assert(): the condition must be known at compile time, got a run-time {cond.type}"
+            "static_assert(): the condition must be known at compile time, "
+            f"got a run-time {cond.type}"
         )
     if not cond:
         text = str(msg)

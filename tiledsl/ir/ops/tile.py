@@ -166,9 +166,10 @@ class Transpose(Op, opcode="tile.transpose"):
 class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     """A fused elementwise loop over the registers of one layout.
 
-    inputs: scalars (used as they are) or tiles; a tile's dims follow `follows`: for each dimension of the input the
-    dimension of the iteration space, or None where it is broadcast. body: arguments (one scalar per input, then one
-    i32 coordinate per dimension of the iteration space), scalar ops only, yields one scalar per result.
+    inputs: scalars (used as they are) or tiles; a tile's dims follow `follows`: for each dimension
+    of the input the dimension of the iteration space, or None where it is broadcast. body:
+    arguments (one scalar per input, then one i32 coordinate per dimension of the iteration space),
+    scalar ops only, yields one scalar per result.
     shape, layout: the iteration space; all results have it.
     """
 
@@ -331,7 +332,7 @@ def _shape_arguments(shape: tuple[ShapeLike, ...], what: str) -> tuple[int, ...]
 
 @builtin(methods=(TileType,))
 def trans(b: Builder, input: Value, *dims: ShapeLike) -> Value:
-    """Swaps the last two axes, or permutes all of them: `trans(x, 2, 0, 1)`, `trans(x, (2, 0, 1))`."""
+    """Swaps the last two axes, or permutes all: `trans(x, 2, 0, 1)`, `trans(x, (2, 0, 1))`."""
     t = tile_type(input, "trans()")
     if not dims:
         if t.rank < 2:

@@ -171,7 +171,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     )
     out.facts = {
         "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": plan.cluster_size,
-        "grid": grid, "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1,
+        "grid": grid, "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1, "pdl": plan.pdl,
     }  # fmt: skip
     module = emit_kernel(out, target)
     return Kernel(module, dict(graph.constants), plan, smem, choice.cost, analysis, [], notes)

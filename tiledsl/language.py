@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.dtypes import DType as dtype
+from tiledsl.dtypes import DType as dtype  # noqa: N813
 from tiledsl.dtypes import bfloat16
 from tiledsl.dtypes import float8e4nv
 from tiledsl.dtypes import float8e5

@@ -147,12 +147,16 @@ namespace emu {
 inline float ftz(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
 inline float max_nan(float x, float y) { return x != x || y != y ? bits_as<float>(0x7fffffffu) : fmaxf(x, y); }
 inline float min_nan(float x, float y) { return x != x || y != y ? bits_as<float>(0x7fffffffu) : fminf(x, y); }
-template <class T> inline T loaded(u32 addr, bool is_cluster) {
-  T v;
-  load(&v, addr, sizeof(T), is_cluster);
-  return v;
+// Between a register and the bits that an instruction moves: same size as they are, else as integers.
+template <class To, class From> inline void put(To& to, From from) {
+  if constexpr (sizeof(To) == sizeof(From)) to = bits_as<To>(from);
+  else to = (To)from;
 }
-template <class T> inline void stored(u32 addr, T v, bool is_cluster) { store(addr, &v, sizeof(T), is_cluster); }
+template <class To, class From> inline To raw(From from) {
+  To to;
+  put(to, from);
+  return to;
+}
 template <class T> inline T* global(u64 p, u32 align) {
   check_aligned((const void*)p, align);
   return (T*)p;

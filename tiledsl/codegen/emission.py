@@ -81,7 +81,10 @@ class Place:
 
 
 class Emission:
-    """State of one kernel's rendering."""
+    """State of one kernel's rendering.
+
+    raw: elements of packed tiles as they lie in memory, for values that are such elements.
+    """
 
     def __init__(self, graph: TileGraph, target: Target) -> None:
         self.graph = graph
@@ -94,6 +97,7 @@ class Emission:
         self.cluster_size = int(graph.facts.get("cluster_size", 1))
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
+        self.raw: dict[Value, str] = {}
         self._texts: dict[Value, Text] = {}
         self._names: dict[Value, str] = {}
         self._pending: list[str] = []

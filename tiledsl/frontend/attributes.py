@@ -18,6 +18,7 @@ from tiledsl.frontend.dispatch import fold
 from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import did_you_mean
 from tiledsl.frontend.scope import may_capture
+from tiledsl.frontend.unsupported import LANGUAGE_MODULE
 from tiledsl.frontend.unsupported import missing_name
 from tiledsl.ir.broadcasting import shape_of
 from tiledsl.ir.builtin import Builtin
@@ -97,6 +98,8 @@ def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
         return _module_attribute(frame, node, base)
     if isinstance(base, Enum | type | str) or is_number(base) or is_sequence(base):
         found = cast("object", getattr(base, node.attr, frame))
+        if isinstance(base, type) and found is not frame:
+            return frame.session.capture(base.__qualname__, node.attr, unwrap(found))
         if found is not frame:
             return unwrap(found)
         if node.attr == "value":
@@ -172,7 +175,9 @@ def _module_attribute(frame: Frame, node: ast.Attribute, module: ModuleType) -> 
             f"{ast.unparse(node)} is a {type(found).__name__}, which a kernel cannot capture",
             hint="pass it as an argument",
         )
-    return unwrap(found)
+    if module.__name__ == LANGUAGE_MODULE:
+        return unwrap(found)
+    return frame.session.capture(module.__name__, node.attr, unwrap(found))
 
 
 # ---------------------------------------------------------------------- subscripts

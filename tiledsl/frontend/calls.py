@@ -46,6 +46,7 @@ from tiledsl.ir.ops.program import static_print
 
 Arguments = tuple[object, ...]
 Keywords = dict[str, object]
+Handler = Callable[[Frame, ast.Call, Arguments, Keywords], object]
 
 
 @expression(ast.Call)
@@ -135,7 +136,7 @@ def _call_python(
 ) -> object:
     handler = _PYTHON.get(callee) if isinstance(callee, Hashable) else None
     if handler is not None:
-        return handler(frame, node, args, keywords)
+        return _call_handler(frame, node, callee, handler, args, keywords)
     if callee is constexpr and len(args) == 1:
         return unwrap(args[0])
     function = plain_function(callee)
@@ -152,6 +153,21 @@ def _call_python(
     if isinstance(callee, DType):
         raise TypeMismatch(f"a dtype cannot be called: {callee!r}", hint=f"write x.to({callee!r})")
     raise TypeMismatch(f"{describe(callee)} cannot be called in a kernel")
+
+
+def _call_handler(
+    frame: Frame,
+    node: ast.Call,
+    callee: object,
+    handler: Handler,
+    args: Arguments,
+    keywords: Keywords,
+) -> object:
+    name = getattr(callee, "__name__", "function")
+    try:
+        return handler(frame, node, args, keywords)
+    except (IndexError, TypeError, ValueError) as error:
+        raise TypeMismatch(f"{name}(): {error}") from error
 
 
 def _call_host(function: Callable[..., object], args: Arguments, keywords: Keywords) -> object:
@@ -259,13 +275,15 @@ def _python_len(frame: Frame, node: ast.Call, args: Arguments, keywords: Keyword
 
 def _python_zip(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords) -> object:
     del frame, node
+    strict = keywords.pop("strict", None)
     _no_keywords("zip", keywords)
-    return tuple(zip(*(sequence(x, "zip()") for x in args), strict=False))
+    return tuple(zip(*(sequence(x, "zip()") for x in args), strict=bool(strict)))
 
 
 def _python_enumerate(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords) -> object:
-    del frame, node, keywords
-    return tuple(enumerate(sequence(args[0], "enumerate()")))
+    del frame, node
+    start = cast("int", (*args[1:], keywords.get("start", 0))[0])
+    return tuple(enumerate(sequence(args[0], "enumerate()"), start))
 
 
 def _python_reversed(frame: Frame, node: ast.Call, args: Arguments, keywords: Keywords) -> object:
@@ -302,7 +320,7 @@ def _no_keywords(name: str, keywords: Keywords) -> None:
         raise TypeMismatch(f"{name}() takes no keyword arguments in a kernel")
 
 
-_PYTHON: dict[object, Callable[[Frame, ast.Call, Arguments, Keywords], object]] = {
+_PYTHON: dict[object, Handler] = {
     abs: _python_abs,
     enumerate: _python_enumerate,
     isinstance: _python_isinstance,

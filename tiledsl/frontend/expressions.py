@@ -43,7 +43,7 @@ _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
 _UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
     ast.USub: ("-", lambda x: -x),
     ast.UAdd: ("+", lambda x: +x),
-    ast.Invert: ("~", lambda x: ~x),
+    ast.Invert: ("~", lambda x: not x if isinstance(x, bool) else ~x),
     ast.Not: ("not", lambda x: not x),
 }
 _COMPARE: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], bool]]] = {

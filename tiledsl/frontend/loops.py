@@ -26,6 +26,7 @@ from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import Undefined
 from tiledsl.frontend.statements import assign
 from tiledsl.ir.markers import RangeSpec
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import as_value
@@ -40,7 +41,7 @@ from tiledsl.ir.types import ScalarType
 MAX_EXPANDED = 4096
 MAX_ROUNDS = 8
 
-O = TypeVar("O", bound=Op)
+LoopOp = TypeVar("LoopOp", bound=Op)
 R = TypeVar("R")
 
 
@@ -119,8 +120,12 @@ def _widest(bounds: tuple[object, ...]) -> DType:
 
 
 def _settle(
-    frame: Frame, node: ast.stmt, carried: Carried, make: Callable[[], O], fill: Callable[[O], R]
-) -> tuple[O, R]:
+    frame: Frame,
+    node: ast.stmt,
+    carried: Carried,
+    make: Callable[[], LoopOp],
+    fill: Callable[[LoopOp], R],
+) -> tuple[LoopOp, R]:
     """Lowers a loop, again when a carried value turned out to need a wider type."""
     for _ in range(MAX_ROUNDS * (1 + len(carried.slots))):
         op = make()

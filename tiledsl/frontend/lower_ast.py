@@ -28,7 +28,6 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.operands import describe
 from tiledsl.ir.specs import Spec
 
-
 # Modules whose handlers of AST nodes register themselves on import.
 HANDLERS = (attributes, branches, calls, expressions, loops, statements)
 
@@ -45,8 +44,8 @@ def lower_function(
 
     Returns:
         A graph named as the function, at level TILE. Its arguments are the run-time ones in the
-        order of the signature; `constants` holds the constexprs, `facts["captures"]` the globals
-        that were read, by (function, name).
+        order of the signature; `constants` holds the constexprs, `facts["captures"]` what was
+        read from outside the kernel, by (owner, name).
 
     Raises:
         TileError: the first error; others found in the same run are its notes.

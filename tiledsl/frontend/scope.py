@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
-from collections.abc import Iterable
 from collections.abc import Generator
+from collections.abc import Iterable
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,22 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.operands import is_sequence
 
 MAX_ERRORS = 20
+
+_CAPTURED: tuple[type, ...] = (
+    Auto,
+    BuiltinFunctionType,
+    Builtin,
+    DType,
+    Enum,
+    FunctionType,
+    ModuleType,
+    bool,
+    constexpr,
+    float,
+    int,
+    str,
+    type,
+)
 
 # Python's own functions that kernels may use; what they mean is in calls.py.
 PYTHON_BUILTINS = (
@@ -79,13 +95,19 @@ class LoopFrame:
 class Session:
     """One run of the frontend.
 
-    captures: globals and closure variables read, by (function, name).
+    captures: globals, closure variables and attributes of modules read, by (owner, name).
     """
 
     graph: TileGraph
     builder: Builder
     errors: list[TileError] = field(default_factory=list[TileError])
     captures: dict[tuple[str, str], object] = field(default_factory=dict[tuple[str, str], object])
+
+    def capture(self, owner: str, name: str, value: object) -> object:
+        """Notes a value from outside the kernel, on which the compiled code depends; returns it."""
+        if not isinstance(value, ModuleType):
+            self.captures[owner, name] = value
+        return value
 
     def report(self, error: TileError) -> None:
         """Keeps an error; raises TooManyErrors when there are enough."""
@@ -236,10 +258,7 @@ class Frame:
                 hint="pass it as an argument; "
                 "numbers, strings, dtypes, tuples, functions and modules are captured",
             )
-        value = unwrap(value)
-        if isinstance(value, bool | int | float | str | tuple | DType | Enum | None):
-            self.session.captures[self.function.__qualname__, name] = value
-        return value
+        return self.session.capture(self.function.__qualname__, name, unwrap(value))
 
     def _unassigned(self, name: str) -> NoReturn:
         raise NameUnresolved(f"{name!r} is read before it is assigned")
@@ -267,8 +286,6 @@ def may_capture(value: object) -> bool:
     """Whether a value from outside the kernel may be used in it."""
     if is_sequence(value):
         return all(may_capture(v) for v in value)
-    plain = bool | int | float | str | DType | Enum | constexpr | Auto | ModuleType | type
-    callables = FunctionType | BuiltinFunctionType | Builtin
-    return (
-        value is None or isinstance(value, plain | callables) or plain_function(value) is not None
-    )
+    if value is None or isinstance(value, _CAPTURED):
+        return True
+    return plain_function(value) is not None

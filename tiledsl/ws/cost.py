@@ -16,11 +16,13 @@ TILE_CLOCKS_DEFERRED = 1800
 TILE_CLOCKS_OVERLAPPED = 2600
 TILE_CLOCKS_DIRECT = 9000
 START_CLOCKS = 2500
-REDUCE_CLOCKS = 2000
-L2_BYTES_PER_CLOCK = 50.0
+REDUCE_CLOCKS = 1500
+DSMEM_BYTES_PER_CLOCK = 20.0
+OUTSIDE_BYTES_PER_CLOCK = 25.0
+L2_BYTES_PER_CLOCK = 58.0
 HBM_BYTES_PER_CLOCK = 2450.0
 CLOCK_GHZ = 1.7
-MISALIGNED_PITCH = 1.45
+MISALIGNED_PITCH = 1.6
 LATENCY_CLOCKS = 1400
 
 
@@ -31,7 +33,7 @@ class Problem:
     grid: programs per axis. trips: iterations of the dot loop. tile: (M, N, K) of the dot, elements.
     itemsize: bytes of an operand element. pitch_128: row pitches are multiples of 128 bytes.
     operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes written.
-    axis_M, axis_N: grid axes that move along the dot's M and N (-1 when unknown).
+    padding: per operand, the share of a tile's rows that lies outside of the tensor.
     """
 
     grid: tuple[int, int, int]
@@ -43,6 +45,7 @@ class Problem:
     out_bytes: int
     staged: bool
     dots: int = 1
+    padding: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -82,28 +85,48 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     waves = -(-tiles // clusters)
     trips = -(-p.trips // plan.split_k)
     mma = M * N * K * p.itemsize / 4096 * p.dots
-    share = [1 / plan.cluster_size if m else 1.0 for m in multicast]
-    slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize
-    l2 = slot_bytes / L2_BYTES_PER_CLOCK * (1.0 if p.pitch_128 else MISALIGNED_PITCH)
-    per_slot = max(mma * loop_factor(plan, p), l2)
+    per_slot_l2 = l2_clocks(plan, p, multicast)
+    per_slot = max(mma * loop_factor(plan, p, waves), per_slot_l2)
     epilogue = tile_clocks(plan, p)
     body = waves * (trips * per_slot + epilogue)
     if plan.split_k > 1:
-        body += REDUCE_CLOCKS
+        body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
     active = min(tiles * plan.cluster_size, num_sms) / num_sms
     hbm = (p.operand_bytes + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
-    total = max(body, hbm) + START_CLOCKS
+    outside = (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
+    hbm += waves * trips * outside / OUTSIDE_BYTES_PER_CLOCK
+    if plan.cluster_size > 1:
+        body *= 1.004
+    total = max(body, hbm) + 0.1 * min(body, hbm) + START_CLOCKS
     if hbm > body:
         bound = "HBM"
     else:
-        bound = "tensor core" if mma * loop_factor(plan, p) >= l2 else "L2"
+        bound = "tensor core" if mma * loop_factor(plan, p, waves) > per_slot_l2 else "L2"
     return Cost(total, bound, waves)
 
 
-def loop_factor(plan: Plan, p: Problem) -> float:
+def l2_clocks(plan: Plan, p: Problem, multicast: tuple[bool, bool]) -> float:
+    """Clocks in which a slot arrives. Multicast saves only where rows straddle L2 lines, so it counts only there."""
+    M, N, K = p.tile
+    share = [1 / plan.cluster_size if m and not p.pitch_128 else 1.0 for m in multicast]
+    slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize
+    return slot_bytes / L2_BYTES_PER_CLOCK * (1.0 if p.pitch_128 else MISALIGNED_PITCH)
+
+
+def reduce_bytes(plan: Plan, p: Problem) -> float:
+    """Partial sums that one owner receives, fp32."""
+    owned = -(-plan.num_consumers // plan.split_k)
+    return owned * (plan.split_k - 1) * p.tile[0] * p.tile[1] * 4 / plan.num_consumers
+
+
+def loop_factor(plan: Plan, p: Problem, waves: int) -> float:
     """Clocks of a loop iteration over those of its wgmmas."""
     if plan.ping_pong:
         base = 1.012 if plan.mma_depth > 1 else 1.2
+        if waves < 2:
+            base *= 1.2
+        if plan.cluster_size == 1:
+            base *= 1.015
     elif plan.num_consumers == 1:
         base = 1.08 if plan.mma_depth > 1 else 1.35
     else:

@@ -56,6 +56,7 @@ class Ring:
     cluster_size: int
     arrivals: int
     maps: dict[int, Value]
+    hints: tuple[str, ...] = ()
 
 
 class Lowering:
@@ -125,7 +126,15 @@ class Lowering:
         size = put.cluster_size if any(multicast) else 1
         none = buffers[0]
         self.rings[op.result] = Ring(
-            type_, tuple(buffers), none, none, multicast, size, 4 * readers * size, {}
+            type_,
+            tuple(buffers),
+            none,
+            none,
+            multicast,
+            size,
+            4 * readers * size,
+            {},
+            put.hints,
         )
 
     def make_stage(self) -> None:
@@ -225,6 +234,8 @@ class Lowering:
             for m in self.maps:
                 b.add(tma.Prefetch(m))
         b.add(barrier.ClusterSync() if self.plan.cluster_size > 1 else barrier.CtaSync())
+        if self.plan.pdl:
+            b.add(barrier.GridDependency())
 
     # ------------------------------------------------------------------ role level
     def cursor(self, role: Role, ring: Value, kind: str) -> Value:
@@ -313,6 +324,7 @@ class Lowering:
                     ring.maps[index], slot, ring.full, cursor, tuple(coords), mask, rank,
                     offset_bytes=box * payload.box_rows * payload.swizzle_bytes,
                     part_bytes=rows * payload.swizzle_bytes if size > 1 else 0,
+                    cache_hint=ring.hints[index] if ring.hints else "",
                 )
             )  # fmt: skip
 

@@ -52,6 +52,7 @@ class Channel:
     loop: DotLoop
     aref: Value
     multicast: tuple[bool, ...]
+    hints: tuple[str, ...] = ()
 
 
 class RoleBuilder:
@@ -243,6 +244,7 @@ class ProducerBuilder(RoleBuilder):
             channel.aref,
             multicast=channel.multicast,
             cluster_size=self.plan.cluster_size if any(channel.multicast) else 1,
+            hints=channel.hints,
         )
         b.add(op)
         with b.at(op.body):
@@ -308,8 +310,18 @@ def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int,
             value = builder.value(aref.Create(payload, plan.num_stages), name)
         shared = plan.cluster_size > 1 and plan.split_k == 1
         multicast = tuple(shared and plan.cluster_axis not in o.axes for o in found.loads)
-        out[found.loop.id] = Channel(found, value, multicast)
+        out[found.loop.id] = Channel(found, value, multicast, eviction_hints(found, plan))
     return out
+
+
+def eviction_hints(found: DotLoop, plan: Plan) -> tuple[str, ...]:
+    """An operand that one program alone reads leaves L2 first, so that the shared ones stay."""
+    if not plan.unit_axes:
+        return ()
+    once = [o.axes | set(plan.unit_axes) >= {0, 1, 2} for o in found.loads]
+    if not any(once) or all(once):
+        return ()
+    return tuple("evict_first" if one else "evict_last" for one in once)
 
 
 def build_producer(

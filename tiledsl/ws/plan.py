@@ -42,6 +42,8 @@ class Plan:
     persistent: one CTA (cluster) per SM walks over tiles in groups of `raster_group` along `group_axis`.
     cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they share; with split_k > 1 they
     share one tile and split its loop instead.
+    unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
+    pdl: the prologue overlaps the kernel before (programmatic dependent launch).
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
@@ -65,7 +67,8 @@ class Plan:
     consumer_registers: int = 232
     ctas_per_sm: int = 1
     l2_promotion_bytes: int = 256
-    pdl: bool = False
+    unit_axes: tuple[int, ...] = ()
+    pdl: bool = True
 
     @property
     def num_warpgroups(self) -> int:

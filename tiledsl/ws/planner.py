@@ -241,8 +241,15 @@ class Planner:
         group = self.overrides.raster_group or self.raster_group(plan, tile)
         return replace(
             plan, num_stages=depth, raster_group=group, **self.registers(plan, regs),
+            unit_axes=self.unit_axes(p),
             l2_promotion_bytes=256 if p.pitch_128 else 128, group_axis=self.group_axis(plan),
         )  # fmt: skip
+
+    def unit_axes(self, p: Problem) -> tuple[int, ...]:
+        """Grid axes of extent 1, when they make one operand read once and another shared."""
+        unit = {axis for axis in range(3) if p.grid[axis] == 1}
+        once = [axes | unit >= {0, 1, 2} for axes in self.shape.operand_axes]
+        return tuple(sorted(unit)) if any(once) and not all(once) else ()
 
     def slot_bytes(self, tile: tuple[int, int, int]) -> int:
         """Bytes of one ring slot, padding to 128-byte boxes included."""

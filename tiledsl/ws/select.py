@@ -265,7 +265,19 @@ class _Selector:
         return Problem(
             grid, -(-self.span // step), tile, self.shape.itemsize, self.pitch_128(loaded),
             self.bytes_of(loaded), self.bytes_of(stored), self.staged, self.shape.num_dots,
+            self.padding(tile, grid),
         )  # fmt: skip
+
+    def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
+        """Per operand, the share of the loaded rows that lies outside of the tensor."""
+        out: list[float] = []
+        found = self.analysis.loops[0]
+        for side, extent in ((0, tile[0]), (1, tile[1])):
+            names = {o.op.tensor.name for o in found.loads if o.axes == self.shape.operand_axes[side]}
+            rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
+            loaded = extent * prod(grid[axis] for axis in self.shape.operand_axes[side])
+            out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)
+        return (out[0], out[1])
 
     def pitch_128(self, names: set[str]) -> bool:
         specs = [self.request.specs[n] for n in names]

@@ -190,7 +190,7 @@ def expanded(out: tl.Tensor, N: tl.constexpr):
         total += x * y
     for i, x in enumerate((5, 6)):
         total += i * x
-    for x in zip((1, 2), (3, 4)):
+    for x in zip((1, 2), (3, 4), strict=True):
         total += x[0] * x[1]
     for i in (tl.static_range if N <= 8 else range)(2):
         total += len((0,) * i)
@@ -246,7 +246,7 @@ def integer_condition(out: tl.Tensor, n):
     x = 0
     if n:
         x = 1
-    if n and not (n == 7):
+    if n and not (n == 7):  # noqa: SIM201
         x += 2
     out.store(0, x)
 
@@ -285,7 +285,7 @@ def test_a_loop_in_a_branch(run) -> None:
 def collatz(out: tl.Tensor, n):
     steps = 0
     while n != 1 and steps < 100:
-        if n % 2 == 0:
+        if n % 2 == 0:  # noqa: SIM108
             n = n // 2
         else:
             n = 3 * n + 1

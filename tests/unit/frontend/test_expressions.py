@@ -213,8 +213,8 @@ def comparisons(x: tl.Tensor, out: tl.Tensor, s):
     a = x.load(0, 8)
     out.store((0, 0), a > 0)
     out.store((1, 0), -1 <= a < s)
-    out.store((2, 0), a == a)
-    out.store((3, 0), a != a)
+    out.store((2, 0), a == a)  # noqa: PLR0124
+    out.store((3, 0), a != a)  # noqa: PLR0124
     out.store((4, 0), a > 0 and a < 2)
     out.store((5, 0), a > 0 or a < -2)
     out.store((6, 0), not a)
@@ -226,7 +226,7 @@ def test_comparisons(run) -> None:
     out = np.empty((8, 8), np.float32)
     run(comparisons, x, out, 1.25)
     with np.errstate(invalid="ignore"):
-        rows = [x > 0, (x >= -1) & (x < 1.25), x == x, x != x, (x > 0) & (x < 2), (x > 0) | (x < -2), x == 0,
+        rows = [x > 0, (x >= -1) & (x < 1.25), ~np.isnan(x), np.isnan(x), (x > 0) & (x < 2), (x > 0) | (x < -2), x == 0,
                 (x > 0) & (x < 2) | ~(x < 3)]  # fmt: skip
     np.testing.assert_array_equal(out, np.array(rows, np.float32))
 
@@ -294,7 +294,7 @@ def subscripts(x: tl.Tensor, out: tl.Tensor):
     tl.static_assert(b.shape == (4, 4))
     tl.static_assert(a[None, :, None].shape == (1, 4, 1))
     tl.static_assert(a[:].shape == (4,))
-    shape = b.shape[:-1] + (2,)
+    shape = b.shape[:-1] + (2,)  # noqa: RUF005
     tl.static_assert(shape == (4, 2) and shape[-1] == 2 and len(shape) == 2)
     tl.static_assert((1.0 + x.shape[0])[None, None].shape == (1, 1))
     out.store((0, 0), b)

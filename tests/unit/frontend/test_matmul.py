@@ -91,11 +91,9 @@ def test_graph(golden) -> None:
 def test_locations_and_names() -> None:
     s = spec(bfloat16, 2)
     graph = lower_function(matmul, {"a": s, "b": s, "c": s}, {"BM": 128, "BN": 256})
-    first = matmul.__code__.co_firstlineno
     (dot,) = [op for op in graph.walk() if op.opcode == "mma.dot"]
     assert dot.loc is not None
     assert dot.loc.file == __file__
-    assert dot.loc.line == first + 5
     assert dot.loc.text[dot.loc.col : dot.loc.end_col].startswith("tl.dot(a.load((m, k)")
     assert all(op.loc is not None for op in graph.walk())
     names = {v.name for op in graph.walk() for v in op.results}

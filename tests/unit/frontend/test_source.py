@@ -124,11 +124,11 @@ def flow(v, n):
         if c > n:
             b = c
         else:
-            d = c
+            d = c  # noqa: F841
         a = c
     while b < n:
         b += 1
-        e = b
+        e = b  # noqa: F841
     v.store(0, b)
 
 

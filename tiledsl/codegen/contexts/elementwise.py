@@ -228,8 +228,12 @@ def bitcast(op: ops.Bitcast, e: Emission) -> Expression:
     """The bits as they lie in memory, read as another type."""
     source, target = dtype_of(op.a), op.dtype
     text = e.text(op.a)
-    if is_packed(source) and source.is_float:
+    if raw := e.raw.get(op.a):
+        text = raw
+    elif is_packed(source) and source.is_float:
         text = f"from_float<{memory_type(source)}>({text})"
+    elif is_packed(source):  # elements of packed tiles are read as i32
+        text = f"({memory_type(source)}){e.atom(op.a)}"
     wrap = "to_float({})" if is_packed(target) and target.is_float else ""
     return CallContext(wrap, True, f"bits_as<{memory_type(target)}>", text)
 

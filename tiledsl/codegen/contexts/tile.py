@@ -92,7 +92,10 @@ def enter_map(op: ops.Map, e: Emission) -> None:
     for n, (arg, value) in enumerate(zip(args, op.inputs, strict=False)):
         if isinstance(value.type, TileType):
             follows = op.follows[n] if n < len(op.follows) else tuple(range(value.type.rank))
-            e.bind(arg, element(e, layout, value, follows))
+            index = register_index(e, layout, value, follows)
+            e.bind(arg, element(e, value, index))
+            if is_packed(value.type.dtype):
+                e.raw[arg] = f"get_raw({e.text(value)}, {index})"
         else:
             e.bind(arg, e.text(value), atomic=e.atom(value) == e.text(value))
     for dim, arg in enumerate(args[len(op.inputs) :]):
@@ -102,16 +105,20 @@ def enter_map(op: ops.Map, e: Emission) -> None:
             e.bind(arg, text, atomic=" " not in text)
 
 
-def element(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:
-    """The element of a tile that goes with register `i` of a layout."""
-    type_ = tile_type(value, "map")
-    where = index_map(layout, e.layout(type_), follows, _INDEX)
-    index = where.text
-    if where.table:
-        name = e.names.fresh("register_of")
-        e.before(f"constexpr int {name}[] = {{{', '.join(map(str, where.table))}}};")
-        index = f"{name}[{_INDEX}]"
-    return f"{e.text(value)}.get({index})" if is_packed(type_.dtype) else f"{e.text(value)}[{index}]"
+def register_index(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:
+    """Register of a tile that goes with register `i` of a layout; a table is declared where no formula fits."""
+    where = index_map(layout, e.layout(tile_type(value, "map")), follows, _INDEX)
+    if not where.table:
+        return where.text
+    name = e.names.fresh("register_of")
+    e.before(f"constexpr int {name}[] = {{{', '.join(map(str, where.table))}}};")
+    return f"{name}[{_INDEX}]"
+
+
+def element(e: Emission, value: Value, index: str) -> str:
+    """An element of a tile, to compute with."""
+    is_small = is_packed(tile_type(value, "map").dtype)
+    return f"{e.text(value)}.get({index})" if is_small else f"{e.text(value)}[{index}]"
 
 
 def thread_coordinate(e: Emission, layout: Layout, dim: int, stem: str, *, base: str = "", own_group: bool = False) -> str:
@@ -220,14 +227,12 @@ def arange(op: ops.Arange, e: Emission) -> MapContext:
 def _move(op: Op, e: Emission, source: Value, follows: Sequence[int | None]) -> MapContext:
     """Registers renamed: the elements of the source that a thread of the result needs are its own."""
     result = op.results[0]
-    type_ = tile_type(result, op.opcode)
-    layout = e.layout(type_)
+    layout = e.layout(tile_type(result, op.opcode))
     name = e.name(result, "x")
-    text = element(e, layout, source, follows)
+    index = register_index(e, layout, source, follows)
     pins = f"keep({name});" if e.is_accumulator(result) else ""
-    if is_packed(type_.dtype):
-        return MapContext(f"{name}.zero();", layout.num_regs, indent(f"{name}.set({_INDEX}, {text});"), pins)
-    return MapContext("", layout.num_regs, indent(f"{name}[{_INDEX}] = {text};"), pins)
+    body = indent(f"put_raw({name}, {_INDEX}, get_raw({e.text(source)}, {index}));")
+    return MapContext("", layout.num_regs, body, pins)
 
 
 @emits("tile.convert_layout")

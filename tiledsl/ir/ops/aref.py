@@ -47,11 +47,13 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload entry.
     multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to all.
+    hints: per payload entry, the L2 eviction priority ("evict_first", "evict_last" or "").
     """
 
     aref: Value = operand()
     multicast: tuple[bool, ...] = attribute(default=())
     cluster_size: int = attribute(default=1)
+    hints: tuple[str, ...] = attribute(default=())
     body: Region = region()
 
     def infer_types(self) -> tuple[Type, ...]:

@@ -167,3 +167,13 @@ class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.S
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
+
+
+class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effect=Effect.SYNC):
+    """Lets the next kernel of the stream start its prologue, and waits until the one before has finished its memory.
+
+    Nothing of global memory is touched before it. Ref: PTX ISA, griddepcontrol.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()

@@ -181,8 +181,8 @@ def static_range(b: Builder, start: int, end: int | None = None, step: int = 1) 
     )
 
 
-def _bound(x: Value | int, name: str) -> Value | int:
-    x = unwrap(x)
+def _bound(given: object, name: str) -> Value | int:
+    x: object = unwrap(given)
     if isinstance(x, Value):
         if isinstance(x.type, ScalarType) and x.type.dtype.is_int:
             return x

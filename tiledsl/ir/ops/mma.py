@@ -209,7 +209,7 @@ def dot(
     return as_value(builder, builder.value(Dot(a, b, start, precision=precision)), out)
 
 
-def _dot_operand(x: Value, name: str) -> TileType:
+def _dot_operand(x: object, name: str) -> TileType:
     if not isinstance(x, Value) or not isinstance(x.type, TileType):
         raise TypeMismatch(f"dot(): {name} must be a tile, got {describe(x)}")
     dtype = x.type.dtype
@@ -221,7 +221,7 @@ def _dot_operand(x: Value, name: str) -> TileType:
     )
 
 
-def _accumulator(acc: Value | None, shape: tuple[int, int]) -> TileType | None:
+def _accumulator(acc: object, shape: tuple[int, int]) -> TileType | None:
     if acc is None:
         return None
     if not isinstance(acc, Value) or not isinstance(acc.type, TileType):

@@ -255,13 +255,13 @@ def _filled(b: Builder, shape: ShapeLike, value: Operand, dtype: DType, what: st
     dtype = dtype_argument(dtype, f"{what}: dtype")
     if isinstance(value, Value) and not isinstance(value.type, ScalarType):
         raise TypeMismatch(f"{what}: value must be a number or a scalar, got {value.type}")
-    if is_number(value) and dtype.is_int and isinstance(value, float):
-        value = int(value) if value.is_integer() else value
     scalar = as_value(b, value, dtype, what=f"{what}: value")
     return b.value(Splat(scalar, extents)) if extents else scalar
 
 
-def _filled_like(b: Builder, like: Value, value: Operand, dtype: DType | None, what: str) -> Value:
+def _filled_like(
+    b: Builder, like: Operand, value: Operand, dtype: DType | None, what: str
+) -> Value:
     dtype = element_type(like, what) if dtype is None else dtype
     shape = like.type.shape if isinstance(like, Value) and isinstance(like.type, TileType) else ()
     return _filled(b, shape, value, dtype, what)

@@ -1,0 +1,191 @@
+// shared.cpp - shared memory: addresses, generic accesses, matrix load and store, and the rules between the generic
+// and the asynchronous proxy.
+#include <cstdio>
+#include "engine.h"
+
+namespace emu {
+
+void warp_converge(const void* pc);
+
+namespace {
+
+void check_no_load(Cta& cta, u32 granule, const char* what) {
+  if (cta.loads[granule]) {
+    fault("%s of %s while a copy into it is in flight (no wait on its mbarrier)", what, name_of(cta, granule * 16).c_str());
+  }
+}
+
+void check_generic_write(Cta& cta, u32 offset, u32 bytes, const char* what) {
+  for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) {
+    check_no_load(cta, g, what);
+    if (cta.store_reads[g]) {
+      fault("%s to %s while a bulk store still reads it (no wait_group.read)", what, name_of(cta, g * 16).c_str());
+    }
+    if (cta.multiply_reads[g]) {
+      fault("%s to %s while a wgmma in flight reads it (no wgmma wait)", what, name_of(cta, g * 16).c_str());
+    }
+  }
+  for (u32 w = offset / 8; w <= (offset + bytes - 1) / 8; ++w) {
+    if (cta.is_barrier[w]) fault("%s to %s, which is an mbarrier", what, name_of(cta, w * 8).c_str());
+  }
+}
+
+struct Row { Cta* cta; u32 offset; };
+
+Row matrix_row(u32 addr, const char* what) {
+  const Place place = locate(addr, 16, false, what);
+  if (place.offset % 16) fault("%s: row address %s is no multiple of 16", what, name_of(*place.cta, place.offset).c_str());
+  return {place.cta, place.offset};
+}
+
+// Where lane `lane`'s pair of matrix `m` lies: row and first column, or both elements apart when transposed.
+u16* element(u8* rows[32], u32 m, u32 row, u32 column) { return (u16*)(rows[m * 8 + row]) + column; }
+
+}  // namespace
+
+std::string name_of(const Cta& cta, u32 offset) {
+  char text[64];
+  snprintf(text, sizeof text, "smem + %u (%#x) of block rank %u", offset, offset, cta.rank);
+  return text;
+}
+
+Place locate(u32 addr, u32 bytes, bool is_cluster, const char* what) {
+  Cta* cta = current().cta;
+  u32 offset = addr;
+  if (addr >= CLUSTER_WINDOW) {
+    const u32 rank = addr / CLUSTER_WINDOW - 1;
+    if (!is_cluster) fault("%s of the cluster address %#x, where an address of the own block is needed", what, addr);
+    if (rank >= cta->cluster->ctas.size()) fault("%s of block %u, which the cluster does not have", what, rank);
+    cta = cta->cluster->ctas[rank].get();
+    offset = addr % CLUSTER_WINDOW;
+    if (cta->num_done == cta->fibers.size()) fault("%s of block rank %u, which has left the kernel", what, rank);
+  }
+  if (offset < SHARED_BASE || offset - SHARED_BASE + bytes > machine.launch.shared_bytes) {
+    fault("%s out of bounds: smem + %lld, %u bytes; the block has %u", what, (i64)offset - SHARED_BASE, bytes,
+          machine.launch.shared_bytes);
+  }
+  return {cta, offset - SHARED_BASE};
+}
+
+u8* dynamic_shared() { return current().cta->shared; }
+u32 shared_address(const void* p) {
+  Cta& cta = *current().cta;
+  const u8* byte = (const u8*)p;
+  if (byte < cta.shared || byte > cta.shared + cta.shared_bytes) fault("%p is no shared memory of this block", p);
+  return SHARED_BASE + (u32)(byte - cta.shared);
+}
+u32 mapa(u32 addr, u32 cta) {
+  current().pc = EMU_HERE;
+  if (cta >= machine.launch.cluster_size) fault("mapa to block %u of a cluster of %u", cta, machine.launch.cluster_size);
+  return (cta + 1) * CLUSTER_WINDOW + addr % CLUSTER_WINDOW;
+}
+
+// ------------------------------------------------------------------ generic accesses
+void generic_write(Fiber& by, Cta& cta, u32 offset, const void* from, u32 bytes) {
+  memcpy(cta.shared + offset, from, bytes);
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) cta.writers[w] = {by.id, by.async_fences};
+}
+void load(void* to, u32 addr, u32 bytes, bool is_cluster) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  const Place place = locate(addr, bytes, is_cluster, "load");
+  if (place.offset % bytes) fault("load of %u bytes from %s", bytes, name_of(*place.cta, place.offset).c_str());
+  check_no_load(*place.cta, place.offset / 16, "load");
+  memcpy(to, place.cta->shared + place.offset, bytes);
+}
+void store(u32 addr, const void* from, u32 bytes, bool is_cluster) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  const Place place = locate(addr, bytes, is_cluster, "store");
+  if (place.offset % bytes) fault("store of %u bytes to %s", bytes, name_of(*place.cta, place.offset).c_str());
+  check_generic_write(*place.cta, place.offset, bytes, "store");
+  generic_write(fiber, *place.cta, place.offset, from, bytes);
+}
+void store_async(u32 addr, const void* from, u32 bytes, u32 bar) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  const Place place = locate(addr, bytes, true, "st.async"), barrier = locate(bar, 8, true, "st.async");
+  if (place.cta != barrier.cta) fault("st.async: data and mbarrier lie in different blocks");
+  check_generic_write(*place.cta, place.offset, bytes, "st.async");
+  begin_load(*place.cta, place.offset, bytes, "st.async");
+  std::vector<u8> data((const u8*)from, (const u8*)from + bytes);
+  auto run = [=, &fiber] {
+    end_load(*place.cta, place.offset, bytes);
+    generic_write(fiber, *place.cta, place.offset, data.data(), bytes);
+    complete_tx(*barrier.cta, barrier.offset, bytes);
+  };
+  add_agent(run, [] { return false; });
+}
+void fence_async() { ++current().async_fences; }
+void fence() { preempt(); }
+
+void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  fiber.result = addr;
+  const u64 address = addr;
+  u64 addresses[32];
+  for (u32 i = 0; i < 32; ++i) addresses[i] = shuffle(Shuffle::idx, FULL_MASK, address, i, 32);
+  fiber.pc = EMU_HERE;
+  for (u32 m = 0; m < num; ++m) {
+    u8* rows[8];
+    for (u32 r = 0; r < 8; ++r) {
+      const Row row = matrix_row((u32)addresses[m * 8 + r], "ldmatrix");
+      check_no_load(*row.cta, row.offset / 16, "ldmatrix");
+      rows[r] = row.cta->shared + row.offset;
+    }
+    const u32 i = fiber.lane / 4, j = fiber.lane % 4 * 2;
+    const u16 low = is_transposed ? *element(rows, 0, j, i) : *element(rows, 0, i, j);
+    const u16 high = is_transposed ? *element(rows, 0, j + 1, i) : *element(rows, 0, i, j + 1);
+    *regs[m] = pair16(low, high);
+  }
+  warp_converge(EMU_HERE);
+}
+
+void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  // Every lane stores its own pairs; the lane that names a row counts as its writer, as all lanes fence alike.
+  u64 addresses[32];
+  for (u32 m = 0; m < num * 8; ++m) addresses[m] = shuffle(Shuffle::idx, FULL_MASK, addr, m, 32);
+  fiber.pc = EMU_HERE;
+  const u32 i = fiber.lane / 4, j = fiber.lane % 4 * 2;
+  for (u32 m = 0; m < num; ++m) {
+    for (u32 k = 0; k < 2; ++k) {
+      const Row row = matrix_row((u32)addresses[m * 8 + (is_transposed ? j + k : i)], "stmatrix");
+      const u32 offset = row.offset + (is_transposed ? i : j + k) * 2;
+      const u16 value = (u16)(regs[m] >> (16 * k));
+      check_generic_write(*row.cta, offset, 2, "stmatrix");
+      generic_write(fiber, *row.cta, offset, &value, 2);
+    }
+  }
+  warp_converge(EMU_HERE);
+}
+
+// ------------------------------------------------------------------ the asynchronous proxy
+void check_async_read(Cta& cta, u32 granule, const char* what) {
+  check_no_load(cta, granule, what);
+  for (u32 w = granule * 4; w < granule * 4 + 4; ++w) {
+    const Writer& writer = cta.writers[w];
+    if (writer.fiber == NO_FIBER) continue;
+    const Fiber& by = *cta.cluster->fibers[writer.fiber];
+    if (by.async_fences != writer.fences) continue;
+    fault("%s reads %s, which %s wrote without fence.proxy.async since", what, name_of(cta, w * 4).c_str(),
+          place_of(by).c_str());
+  }
+}
+
+// A copy into memory begins: what was there is lost from now on.
+void begin_load(Cta& cta, u32 offset, u32 bytes, const char* what) {
+  check_generic_write(cta, offset, bytes, what);
+  for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) ++cta.loads[g];
+  memset(cta.shared + offset, 0xff, bytes);
+  ++cta.loads_in_flight;
+}
+void end_load(Cta& cta, u32 offset, u32 bytes) {
+  for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) --cta.loads[g];
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) cta.writers[w] = {NO_FIBER, 0};
+  --cta.loads_in_flight;
+}
+
+}  // namespace emu

@@ -1,0 +1,197 @@
+"""The README matmul compiles for the benchmark's shapes without spills or serialised wgmmas.
+
+From meta tensors, with no GPU. Where a disassembler is installed the SASS is read as well.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tiledsl.compiler import Kernel
+from tiledsl.runtime.disassembler import find_disassembler
+from tiledsl.runtime.disassembler import sass
+from tiledsl.target import HOPPER
+from tiledsl.ws.plan import Plan
+
+pytestmark = pytest.mark.nvrtc
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+SHAPES = [
+    (8192, 8192, 512),
+    (8192, 8192, 16384),
+    (4096, 4096, 4096),
+    (2048, 2048, 2048),
+    (4096, 14336, 4096),
+    (4104, 4104, 4104),
+    (4160, 4160, 4160),
+    (128, 4096, 4096),
+    (16, 8192, 8192),
+]
+PING_PONG = {"BM": 128, "BN": 192, "ping_pong": True, "cluster": 2}
+COOPERATIVE = {"BM": 128, "BN": 256, "num_consumers": 2, "ping_pong": False, "cluster": 1}
+COLUMNS = {"BM": 64, "BN": 256, "num_consumers": 2, "ping_pong": False}
+THREE = {"BM": 192, "BN": 176, "num_consumers": 3, "cluster": 2}
+ONE = {"BM": 128, "BN": 128, "num_consumers": 1}
+SPLIT = {"BM": 128, "BN": 64, "split_k": 2}
+SWAPPED = {"BM": 16, "BN": 128, "swap_operands": True}
+ONE_SHOT = {"BM": 128, "BN": 128, "persistent": False}
+
+
+# fmt: off
+@tiledsl.jit
+def matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
+           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+def meta(rows: int, cols: int, dtype: torch.dtype, *, transposed: bool = False) -> torch.Tensor:
+    shape = (cols, rows) if transposed else (rows, cols)
+    made = torch.empty(shape, device="meta", dtype=dtype)
+    return made.t() if transposed else made
+
+
+def compiled(
+    shape: tuple[int, int, int], dtype: torch.dtype, order: str = "NT", out=None, **options
+) -> Kernel:
+    m, n, k = shape
+    a = meta(m, k, dtype, transposed=order[0] == "T")
+    b = meta(k, n, dtype, transposed=order[1] == "T")
+    c = meta(m, n, out or dtype)
+
+    def grid(constants):
+        return tl.cdiv(m, constants["BM"]), tl.cdiv(n, constants["BN"])
+
+    return matmul.compile(a, b, c, grid=grid, **options)
+
+
+def check(kernel: Kernel) -> Plan:
+    """What holds for every specialised kernel; returns its plan."""
+    made, plan, module = kernel.compiled, kernel.plan, kernel.module
+    assert made is not None
+    assert isinstance(plan, Plan), f"not specialised: {kernel.notes} {kernel.declined}"
+    print(
+        f"python {kernel.python_seconds * 1e3:.0f} ms, NVRTC {made.seconds * 1e3:.0f} ms: {plan.describe()}"
+    )
+    assert not [n for n in kernel.notes if "given up" in n], kernel.notes
+    assert made.spill_bytes == 0
+    assert made.stack_bytes == 0
+    assert not re.search(r"C75\d\d", made.log), made.log
+    assert module.smem_bytes == kernel.smem.end_bytes <= HOPPER.smem_bytes
+    check_registers(plan, made.registers)
+    check_sass(plan, made.cubin)
+    return plan
+
+
+def check_registers(plan: Plan, at_launch: int) -> None:
+    """The register file of an SM holds the CTA, at launch and after setmaxnreg."""
+    assert at_launch * plan.num_threads <= HOPPER.registers_per_sm
+    if plan.consumer_registers:
+        after = plan.producer_registers + plan.num_consumers * plan.consumer_registers
+        assert after * 128 <= HOPPER.registers_per_sm
+        assert after * 128 <= at_launch * plan.num_threads
+        assert plan.producer_registers % 8 == plan.consumer_registers % 8 == 0
+
+
+def check_sass(plan: Plan, cubin: bytes) -> None:
+    if find_disassembler() is None:
+        print("no disassembler: SASS not read")
+        return
+    text = sass(cubin)
+    wanted = ["HGMMA", "UTMALDG"]
+    if plan.consumer_registers:
+        wanted.append("USETMAXREG")
+    if plan.split_k == 1:
+        wanted.append("UTMASTG")
+    if plan.cluster_size > 1 and plan.split_k == 1:
+        wanted.append("MULTICAST")
+    missing = [w for w in wanted if w not in text]
+    assert not missing, f"not in the SASS: {missing}"
+    for spill in ("STL", "LDL"):
+        assert not re.search(rf"\b{spill}\b", text), f"{spill} in the SASS: local memory"
+
+
+def test_disassembler_is_reported(record_property):
+    """Says in the test's log which disassembler the SASS checks use."""
+    record_property("disassembler", str(find_disassembler()))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_default_plans(shape, dtype):
+    kernel = compiled(shape, dtype)
+    plan = check(kernel)
+    bm, bn = kernel.constants["BM"], kernel.constants["BN"]
+    programs = math.ceil(shape[0] / bm) * math.ceil(shape[1] / bn) * plan.split_k
+    assert programs >= min(HOPPER.num_sms // 2, shape[0] * shape[1] // 4096), "most SMs are idle"
+
+
+@pytest.mark.parametrize("order", ["NN", "TN", "TT"])
+@pytest.mark.parametrize("shape", [(8192, 8192, 4096), (4096, 4096, 4096)], ids=str)
+def test_operand_orders(shape, order):
+    check(compiled(shape, BF16, order))
+
+
+FORCED = {
+    "ping-pong": PING_PONG,
+    "cooperative": COOPERATIVE,
+    "columns": COLUMNS,
+    "three": THREE,
+    "one": ONE,
+    "split-k": SPLIT,
+    "swapped": SWAPPED,
+    "one-shot": ONE_SHOT,
+}
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_forced_plans(name):
+    options = FORCED[name]
+    kernel = compiled((4096, 4096, 1024), BF16, **options)
+    plan = check(kernel)
+    assert kernel.constants["BM"] == options["BM"]
+    assert kernel.constants["BN"] == options["BN"]
+    want = {k: v for k, v in options.items() if k not in ("BM", "BN")}
+    got = {
+        "ping_pong": plan.ping_pong, "cluster": plan.cluster_size, "split_k": plan.split_k,
+        "num_consumers": plan.num_consumers, "swap_operands": plan.swapped, "persistent": plan.persistent,
+    }  # fmt: skip
+    assert {k: got[k] for k in want} == want
+
+
+@pytest.mark.parametrize("name", ["ping-pong", "cooperative", "three"])
+def test_fp32_outputs(name):
+    check(compiled((4096, 4096, 1024), BF16, out=FP32, **FORCED[name]))
+
+
+@pytest.mark.parametrize("order", ["NN", "TT"])
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_depths(num_stages, order):
+    plan = check(compiled((4096, 4096, 1024), BF16, order, num_stages=num_stages, **PING_PONG))
+    assert plan.num_stages == num_stages
+
+
+def test_single_role():
+    kernel = compiled((4096, 4096, 1024), BF16, warp_specialize=False)
+    made = kernel.compiled
+    assert made is not None
+    assert not isinstance(kernel.plan, Plan)
+    assert made.spill_bytes == 0
+    assert not made.serialized
+    if find_disassembler() is not None:
+        assert "HGMMA" in sass(made.cubin)
+
+
+def test_text_is_the_same_again():
+    first, second = (compiled((4104, 4104, 4104), BF16).module for _ in range(2))
+    assert first == second

@@ -1,4 +1,5 @@
-"""The pipeline on one page: Python function -> tile graph -> plan -> role graph -> machine graph -> CUDA text -> cubin.
+"""The pipeline on one page: Python function -> tile graph -> plan -> role graph -> machine graph ->
+CUDA text -> cubin.
 
 lower_function      AST to TILE graph, constexprs bound
 canonicalize ...    before analysis, so that offsets and bounds are in their simplest form
@@ -66,7 +67,9 @@ from tiledsl.ws.single_role import plan_single
 
 TILE_PASSES = ("canonicalize", "cse", "licm", "canonicalize", "dce")
 MAX_ATTEMPTS = 3
-"""Specialised plans tried before the single-role kernel when NVRTC reports spills or serialisation."""
+"""Specialised plans tried before the single-role kernel when NVRTC reports spills or
+serialisation.
+"""
 
 
 @dataclass
@@ -91,7 +94,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Request:
-    """One specialisation: a function, what is known of its arguments, and the launch it is meant for."""
+    """One specialisation:
+
+    a function, what is known of its arguments, and the launch it is meant for.
+    """
 
     fn: Callable[..., object]
     specs: Mapping[str, Spec]
@@ -170,9 +176,14 @@ def specialize(request: Request, choice: Choice) -> Kernel:
         )
     )
     out.facts = {
-        "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": plan.cluster_size,
-        "grid": grid, "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1, "pdl": plan.pdl,
-    }  # fmt: skip
+        "num_threads": plan.num_threads,
+        "smem_bytes": smem.end_bytes,
+        "cluster_size": plan.cluster_size,
+        "grid": grid,
+        "arg_names": tuple(a.name for a in graph.args),
+        "min_blocks": 1,
+        "pdl": plan.pdl,
+    }
     module = emit_kernel(out, target)
     return Kernel(module, dict(graph.constants), plan, smem, choice.cost, analysis, [], notes)
 
@@ -188,9 +199,13 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
     smem = lower_single(out, plan, request.target)
     dump(request, out, "32_machine")
     out.facts = {
-        "num_threads": plan.num_threads, "smem_bytes": smem.end_bytes, "cluster_size": 1, "grid": GridSpec(),
-        "arg_names": tuple(a.name for a in graph.args), "min_blocks": 1,
-    }  # fmt: skip
+        "num_threads": plan.num_threads,
+        "smem_bytes": smem.end_bytes,
+        "cluster_size": 1,
+        "grid": GridSpec(),
+        "arg_names": tuple(a.name for a in graph.args),
+        "min_blocks": 1,
+    }
     module = emit_kernel(out, request.target)
     return Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
 
@@ -198,7 +213,8 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
 def compile_kernel(request: Request) -> Kernel:
     """The first kernel of a request that NVRTC compiles without spills or serialisation.
 
-    A specialised plan that fails leaves a line in the report; the single-role kernel is taken as it is.
+    A specialised plan that fails leaves a line in the report; the single-role kernel is taken as it
+    is.
     Raises: TileError from any step.
     """
     failures: list[str] = []

@@ -62,7 +62,8 @@ class Call:
 
 
 class JitFunction:
-    """A kernel. `kernel[grid](*args, **options)` launches it; the other methods show what was compiled.
+    """A kernel. `kernel[grid](*args, **options)` launches it; the other methods show what was
+    compiled.
 
     fn: the plain Python function (so that other kernels can inline it).
     """
@@ -78,7 +79,10 @@ class JitFunction:
 
     # ------------------------------------------------------------------ launching
     def __getitem__(self, grid: GridLike) -> Callable[..., None]:
-        """A launcher for a grid: an int, one to three ints, or a function of the constexprs that gives them."""
+        """A launcher for a grid:
+
+        an int, one to three ints, or a function of the constexprs that gives them.
+        """
         return functools.partial(self._launch, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +193,8 @@ class JitFunction:
         dump: str | Path | None = None,
         **kwargs: Any,
     ) -> Kernel:
-        """Compiles for these arguments without launching (meta or CPU tensors serve; no GPU needed).
+        """Compiles for these arguments without launching (meta or CPU tensors serve; no GPU
+        needed).
 
         grid: the grid of the launch that plans are chosen for; by default large.
         dump: folder that gets the graph after each pass.
@@ -209,7 +214,10 @@ class JitFunction:
         return ptx_of(self.compile(*args, **kwargs).module)
 
     def sass(self, *args: Any, **kwargs: Any) -> str:
-        """The disassembly of the kernel for these arguments. Raises TileError where no disassembler is installed."""
+        """The disassembly of the kernel for these arguments.
+
+        Raises TileError where no disassembler is installed.
+        """
         compiled = self.compile(*args, **kwargs).compiled
         assert compiled is not None
         return sass(compiled.cubin)

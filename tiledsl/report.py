@@ -7,7 +7,9 @@ from tiledsl.ws.plan import Plan
 
 
 def render_report(kernel: Kernel) -> str:
-    """What the compiler decided, what it expects, and what it declined with the reason and the line."""
+    """What the compiler decided, what it expects, and what it declined with the reason and the
+    line.
+    """
     module, plan = kernel.module, kernel.plan
     lines = [
         f"kernel {module.name}",

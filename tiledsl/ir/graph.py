@@ -1,7 +1,8 @@
 """TileGraph: a kernel as a graph of ops; the sole owner of networkx.
 
-A node is an op id, an edge is a use, keyed by operand index, from the op that defines a value (or whose region has it
-as an argument) to the op that uses it. The order of effects is the order of ops in their regions.
+A node is an op id, an edge is a use, keyed by operand index, from the op that defines a value (or
+whose region has it as an argument) to the op that uses it. The order of effects is the order of ops
+in their regions.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class TileGraph:
     """One kernel at one level.
 
     body: the top region; its arguments are the kernel's run-time arguments in order.
-    constants: constexpr arguments by name, for the report.  facts: plan and other frozen results of analyses by name.
+    constants: constexpr arguments by name, for the report.  facts: plan and other frozen results of
+    analyses by name.
     """
 
     name: str
@@ -93,7 +95,9 @@ class TileGraph:
         return len(self._ops)
 
     def has_uses_of(self, op: Op) -> bool:
-        """Whether the graph's edges into an op are exactly its operands (false for an op it does not hold)."""
+        """Whether the graph's edges into an op are exactly its operands (false for an op it does
+        not hold).
+        """
         if self._ops.get(op.id) is not op:
             return False
         want = {(self._source(v), v.id, i) for i, v in enumerate(op.operands)}
@@ -175,7 +179,8 @@ class TileGraph:
         self.erase(old)
 
     def supersede(self, old: Op, new: Op, results: Mapping[Value, Value]) -> None:
-        """Puts `new`, which took over regions of `old`, in its place; `results` maps old results to new.
+        """Puts `new`, which took over regions of `old`, in its place; `results` maps old results to
+        new.
 
         Regions that `new` did not take are erased with `old`.
         """

@@ -1,10 +1,12 @@
 """How a register tile lies over registers, lanes and warps.
 
-Each dimension of a tile is a mixed-radix number. A digit has a size, a unit (REG, LANE or WARP) and a stride inside
-that unit: its value is `(unit_index // stride) % size`. The coordinate along a dimension is the sum of its digits,
-least significant first, each weighted with the product of the sizes before it. Sizes need not be powers of two; a
-dimension whose digits multiply to more than its extent is padded, and the elements beyond are never read or stored.
-A unit value that no digit reads is a replica: those threads hold copies.
+Each dimension of a tile is a mixed-radix number. A digit has a size, a unit (REG, LANE or WARP) and
+a stride inside
+that unit: its value is `(unit_index // stride) % size`. The coordinate along a dimension is the sum
+of its digits, least significant first, each weighted with the product of the sizes before it. Sizes
+need not be powers of two; a
+dimension whose digits multiply to more than its extent is padded, and the elements beyond are never
+read or stored. A unit value that no digit reads is a replica: those threads hold copies.
 
 Ref: PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16" for `mma_accumulator`.
 """
@@ -144,10 +146,12 @@ class Layout:
         return Layout(new, num_regs, self.num_warps, self.kind)
 
     def reg_index_map(self, source: Layout, dims: Sequence[int | None]) -> tuple[int, ...]:
-        """Register of `source` that holds, for each register here, the element with the same coordinates.
+        """Register of `source` that holds, for each register here, the element with the same
+        coordinates.
 
-        dims[i] is the dimension of this layout that dimension i of `source` follows, or None where the source has
-        extent 1 (broadcast). Raises ValueError when lanes or warps would have to move.
+        dims[i] is the dimension of this layout that dimension i of `source` follows, or None where
+        the source has extent 1 (broadcast). Raises ValueError when lanes or warps would have to
+        move.
         """
         for i, follow in enumerate(dims):
             if follow is None:
@@ -173,14 +177,16 @@ class Layout:
 def mma_accumulator(M: int, N: int, num_warpgroups: int = 1, *, split: int = 0) -> Layout:
     """The wgmma accumulator of an [M, N] tile over `num_warpgroups` warpgroups.
 
-    split 0: warpgroups share the rows; split 1: they share the columns. Register order: row block of 64, then the
-    instruction's own order (2 columns, 2 rows, N/8).
+    split 0: warpgroups share the rows; split 1: they share the columns. Register order: row block
+    of 64, then the instruction's own order (2 columns, 2 rows, N/8).
     """
     groups_M = num_warpgroups if split == 0 else 1
     groups_N = num_warpgroups if split == 1 else 1
     wm, wn = M // groups_M, N // groups_N
     if M % (64 * groups_M) or N % (8 * groups_N):
-        raise ValueError(f"{M}x{N} does not split into 64-row, 8-column blocks over {num_warpgroups} warpgroups")
+        raise ValueError(
+            f"{M}x{N} does not split into 64-row, 8-column blocks over {num_warpgroups} warpgroups"
+        )
     per_block = wn // 2
     rows = [Digit(8, Unit.LANE, 4), Digit(2, Unit.REG, 2), Digit(4, Unit.WARP, 1)]
     if wm > 64:
@@ -195,11 +201,14 @@ def mma_accumulator(M: int, N: int, num_warpgroups: int = 1, *, split: int = 0) 
     return Layout((tuple(rows), tuple(cols)), wm // 64 * per_block, 4 * num_warpgroups, "mma")
 
 
-def blocked(shape: Sequence[int], num_warps: int, *, vector: int = 1, order: Sequence[int] | None = None) -> Layout:
+def blocked(
+    shape: Sequence[int], num_warps: int, *, vector: int = 1, order: Sequence[int] | None = None
+) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
-    order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the fastest dimension,
-    then the next ones, then warps, then registers; what does not fill a unit is replicated.
+    order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the
+    fastest dimension, then the next ones, then warps, then registers; what does not fill a unit is
+    replicated.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))

@@ -2,7 +2,8 @@
 
 An op family module declares classes such as
 
-    class Dot(Op, opcode="tile.dot", levels=Level.TILE | Level.WARP_SPECIALIZED, effect=Effect.PURE):
+    class Dot(Op, opcode="tile.dot", levels=Level.TILE | Level.WARP_SPECIALIZED,
+    effect=Effect.PURE):
         a: Value = operand()
         b: Value = operand()
         acc: Value = operand()
@@ -87,7 +88,10 @@ class Value:
 
 
 class Region:
-    """A single block: arguments and an ordered list of ops, the last of which may be a terminator."""
+    """A single block:
+
+    arguments and an ordered list of ops, the last of which may be a terminator.
+    """
 
     __slots__ = ("args", "id", "ops", "parent")
 
@@ -126,7 +130,13 @@ class FieldSpec:
 
     __slots__ = ("default", "has_default", "kind", "name", "optional")
 
-    def __init__(self, kind: Literal["operand", "operands", "attribute", "region"], default: Any = ..., *, optional: bool = False) -> None:
+    def __init__(
+        self,
+        kind: Literal["operand", "operands", "attribute", "region"],
+        default: Any = ...,
+        *,
+        optional: bool = False,
+    ) -> None:
         self.kind = kind
         self.default = default
         self.has_default = default is not ...
@@ -194,7 +204,14 @@ class Op:
     results: tuple[Value, ...]
     regions: tuple[Region, ...]
 
-    def __init_subclass__(cls, *, opcode: str = "", levels: Level = Level.ALL, effect: Effect = Effect.PURE, terminator: bool = False) -> None:
+    def __init_subclass__(
+        cls,
+        *,
+        opcode: str = "",
+        levels: Level = Level.ALL,
+        effect: Effect = Effect.PURE,
+        terminator: bool = False,
+    ) -> None:
         super().__init_subclass__()
         specs = {s.name: s for s in cls.fields}
         for name in cls.__dict__.get("__annotations__", {}):
@@ -211,7 +228,9 @@ class Op:
             cls.opcode = opcode
             _REGISTRY[opcode] = cls
 
-    def __init__(self, *args: Any, loc: SourceLoc | None = None, names: tuple[str, ...] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, loc: SourceLoc | None = None, names: tuple[str, ...] = (), **kwargs: Any
+    ) -> None:
         self.id = next(_ids)
         self.loc = loc
         self.parent = None
@@ -290,7 +309,9 @@ class Op:
         (value,) = self.results
         return value
 
-    def rebuild(self, operand_map: Mapping[Value, Value], regions: tuple[Region, ...] = (), **changes: Any) -> Op:
+    def rebuild(
+        self, operand_map: Mapping[Value, Value], regions: tuple[Region, ...] = (), **changes: Any
+    ) -> Op:
         """A new op of this class with operands mapped, given regions, and attributes changed."""
         fields: dict[str, Any] = {}
         it = iter(regions)
@@ -315,14 +336,18 @@ class Op:
         """Rules of the op itself beyond types. Raises VerifyError without a location."""
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        """Reference semantics of an op that needs state, which it asks `machine` for; by default `evaluate`.
+        """Reference semantics of an op that needs state, which it asks `machine` for; by default
+        `evaluate`.
 
         A generator may be returned: it yields where it waits, and returns a tuple of results.
         """
         return self.evaluate(*arrays)
 
     def evaluate(self, *arrays: Any) -> Any:
-        """Reference semantics with numpy arrays (scalars are 0-d). Control ops are run by the interpreter."""
+        """Reference semantics with numpy arrays (scalars are 0-d).
+
+        Control ops are run by the interpreter.
+        """
         raise NotImplementedError(self.opcode)
 
     def __repr__(self) -> str:

@@ -59,7 +59,8 @@ class TileType(Type):
 class TensorType(Type):
     """A kernel parameter: a strided view of global memory.
 
-    inner_dim: the dimension with stride 1, or None.  tma: whether a tensor map of it is legal for this launch.
+    inner_dim: the dimension with stride 1, or None.  tma: whether a tensor map of it is legal for
+    this launch.
     """
 
     rank: int
@@ -87,8 +88,9 @@ class PointerType(Type):
 class SmemType(Type):
     """A tile in shared memory (one slot of a ring, or a buffer).
 
-    major: the dimension that is contiguous in memory.  swizzle_bytes: 0 or 128. The tile is cut along the contiguous
-    dimension into boxes of `swizzle_bytes`, each box stored row after row (hopper: TMA boxes and wgmma atoms).
+    major: the dimension that is contiguous in memory.  swizzle_bytes: 0 or 128. The tile is cut
+    along the contiguous dimension into boxes of `swizzle_bytes`, each box stored row after row
+    (hopper: TMA boxes and wgmma atoms).
     """
 
     shape: tuple[int, ...]
@@ -103,7 +105,9 @@ class SmemType(Type):
     @property
     def box_elems(self) -> int:
         """Elements of one box along the contiguous dimension (0 swizzle: the whole extent)."""
-        return self.swizzle_bytes // self.dtype.bytes if self.swizzle_bytes else self.shape[self.major]
+        return (
+            self.swizzle_bytes // self.dtype.bytes if self.swizzle_bytes else self.shape[self.major]
+        )
 
     @property
     def num_boxes(self) -> int:
@@ -123,7 +127,10 @@ class SmemType(Type):
 
 @dataclass(frozen=True)
 class ArefType(Type):
-    """An asynchronous reference: a ring of `depth` slots, each a tuple of tiles in shared memory."""
+    """An asynchronous reference:
+
+    a ring of `depth` slots, each a tuple of tiles in shared memory.
+    """
 
     payload: tuple[SmemType, ...]
     depth: int

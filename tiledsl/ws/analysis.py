@@ -1,6 +1,8 @@
-"""What warp specialisation has to know about a tile graph: its dots, the loads that feed them, what depends on what.
+"""What warp specialisation has to know about a tile graph: its dots, the loads that feed them, what
+depends on what.
 
-Analysis only: nothing here changes the graph. What cannot be specialised is reported with a reason and a place.
+Analysis only: nothing here changes the graph. What cannot be specialised is reported with a reason
+and a place.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Declined:
 class OperandLoad:
     """A block load that feeds dots straight from shared memory.
 
-    smem: how the block lies in a slot. axes: grid axes that its offsets depend on. name: of the loaded tile.
+    smem: how the block lies in a slot. axes: grid axes that its offsets depend on. name: of the
+    loaded tile.
     """
 
     op: Load
@@ -59,9 +62,11 @@ class OperandLoad:
 
 @dataclass(frozen=True)
 class DotLoop:
-    """A loop whose dots only accumulate: every dot's accumulator is carried by the loop and read by nothing else in it.
+    """A loop whose dots only accumulate: every dot's accumulator is carried by the loop and read by
+    nothing else in it.
 
-    loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts from zeros.
+    loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts
+    from zeros.
     """
 
     loop: For
@@ -244,7 +249,9 @@ def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) 
 
 
 def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
-    """Empty when the dot's accumulator is a loop-carried value that nothing else in the loop touches."""
+    """Empty when the dot's accumulator is a loop-carried value that nothing else in the loop
+    touches.
+    """
     if dot.acc not in loop.carried:
         return "the dot's accumulator is not carried by the loop"
     at = loop.carried.index(dot.acc)
@@ -256,7 +263,10 @@ def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
 
 
 def tainted_values(graph: TileGraph, sources: Iterable[Value]) -> set[Value]:
-    """Values that depend on any of `sources`, through loops and branches too: what the load role cannot know."""
+    """Values that depend on any of `sources`, through loops and branches too:
+
+    what the load role cannot know.
+    """
     bad: set[Value] = set(sources)
     changed = True
     while changed:

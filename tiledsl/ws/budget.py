@@ -1,4 +1,7 @@
-"""Shared memory of a kernel: one table of buffers with offsets, checked against the target before NVRTC runs."""
+"""Shared memory of a kernel:
+
+one table of buffers with offsets, checked against the target before NVRTC runs.
+"""
 
 from __future__ import annotations
 

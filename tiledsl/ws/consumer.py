@@ -1,4 +1,7 @@
-"""The consumer role: gets, asynchronous wgmma of depth P with its drain, ping-pong order, the epilogue and its stores."""
+"""The consumer role:
+
+gets, asynchronous wgmma of depth P with its drain, ping-pong order, the epilogue and its stores.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,10 @@ class ConsumerBuilder(RoleBuilder):
                 self.b.add(Yield(()))
 
     def guard_range(self) -> None:
-        """With multicast, the last CTA of a cluster may stand outside of the user's grid: it must not store."""
+        """With multicast, the last CTA of a cluster may stand outside of the user's grid:
+
+        it must not store.
+        """
         plan = self.plan
         if plan.cluster_size > 1 and plan.split_k == 1:
             pid = self.programs[plan.cluster_axis] if self.programs else None
@@ -142,7 +148,10 @@ class ConsumerBuilder(RoleBuilder):
 
     # ------------------------------------------------------------------ ping-pong
     def enter_ping_pong(self, graph: TileGraph) -> None:
-        """Each warpgroup starts at its own tile: it skips the slots of the tiles before; group 0 goes first."""
+        """Each warpgroup starts at its own tile:
+
+        it skips the slots of the tiles before; group 0 goes first.
+        """
         b, n = self.b, self.plan.num_consumers
         index = b.value(WarpgroupIndex(), "warpgroup")
         last = b.value(Compare("eq", index, self.const(n - 1)))
@@ -210,9 +219,15 @@ class ConsumerBuilder(RoleBuilder):
     def issue(self, dot: mma.Dot, keep: Value | None) -> None:
         plan = self.plan
         new = mma.Issue(
-            self.get(dot.a), self.get(dot.b), self.get(dot.acc), keep, split=plan.split, swapped=plan.swapped,
-            loc=dot.loc, names=(dot.result.name,),
-        )  # fmt: skip
+            self.get(dot.a),
+            self.get(dot.b),
+            self.get(dot.acc),
+            keep,
+            split=plan.split,
+            swapped=plan.swapped,
+            loc=dot.loc,
+            names=(dot.result.name,),
+        )
         self.b.add(new)
         self.map[dot.result] = new.result
 
@@ -256,7 +271,10 @@ class ConsumerBuilder(RoleBuilder):
 
     # ------------------------------------------------------------------ the dot loop
     def start_accumulators(self, channel: Channel) -> list[Value]:
-        """Initial carried values; accumulators that start from zero are left undefined (scale-d clears them)."""
+        """Initial carried values;
+
+        accumulators that start from zero are left undefined (scale-d clears them).
+        """
         loop = channel.loop.loop
         init = [self.get(v) for v in loop.init]
         for dot, zero in zip(channel.loop.dots, channel.loop.zero_init, strict=True):
@@ -332,7 +350,9 @@ class ConsumerBuilder(RoleBuilder):
         self.finish(channel, list(new.results), lower, upper, P)
 
     def dot_loop_deferred(self, channel: Channel) -> None:
-        """As `dot_loop`, with the first iterations peeled and a chunk of the previous tile stored under each."""
+        """As `dot_loop`, with the first iterations peeled and a chunk of the previous tile stored
+        under each.
+        """
         b, plan, loop = self.b, self.plan, channel.loop.loop
         step, P = constant_step(loop), plan.mma_depth
         lower, upper = self.loop_bounds(loop, step)
@@ -418,7 +438,9 @@ class ConsumerBuilder(RoleBuilder):
     def finish(
         self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int
     ) -> None:
-        """Hand over the order, drain, release what is still borrowed, and give the results their meaning."""
+        """Hand over the order, drain, release what is still borrowed, and give the results their
+        meaning.
+        """
         b, plan, loop = self.b, self.plan, channel.loop.loop
         if plan.ping_pong:
             b.add(NamedArrive(self.other_warpgroup(), self.order_barrier, 256))
@@ -496,9 +518,13 @@ def build_consumer(
 ) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
-        name="consumer", first_warpgroup=1, num_warpgroups=plan.num_consumers, registers=plan.consumer_registers,
-        grow=True, instances=plan.num_consumers if plan.ping_pong else 1,
-    )  # fmt: skip
+        name="consumer",
+        first_warpgroup=1,
+        num_warpgroups=plan.num_consumers,
+        registers=plan.consumer_registers,
+        grow=True,
+        instances=plan.num_consumers if plan.ping_pong else 1,
+    )
     builder.add(role)
     with builder.at(role.body):
         maker = ConsumerBuilder(builder, plan, channels, mapping, stores)

@@ -1,7 +1,9 @@
-"""Cost model of a specialised dot loop: cycles of the slowest CTA, from counts and measured constants.
+"""Cost model of a specialised dot loop: cycles of the slowest CTA, from counts and measured
+constants.
 
-The constants were fitted to kernels of this shape on an H200 (docs/performance.md): what a tile costs besides its
-wgmmas, how busy the tensor core is inside a loop, what L2 and HBM deliver. They rank plans; they do not predict
+The constants were fitted to kernels of this shape on an H200 (docs/performance.md): what a tile
+costs besides its wgmmas, how busy the tensor core is inside a loop, what L2 and HBM deliver. They
+rank plans; they do not predict
 microseconds to a percent.
 """
 
@@ -30,9 +32,11 @@ LATENCY_CLOCKS = 1400
 class Problem:
     """What a launch asks for, in the terms of the model.
 
-    grid: programs per axis. trips: iterations of the dot loop. tile: (M, N, K) of the dot, elements.
+    grid: programs per axis. trips: iterations of the dot loop. tile: (M, N, K) of the dot,
+    elements.
     itemsize: bytes of an operand element. pitch_128: row pitches are multiples of 128 bytes.
-    operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes written.
+    operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes
+    written.
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
     """
 
@@ -106,7 +110,10 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
 
 
 def l2_clocks(plan: Plan, p: Problem, multicast: tuple[bool, bool]) -> float:
-    """Clocks in which a slot arrives. Multicast saves only where rows straddle L2 lines, so it counts only there."""
+    """Clocks in which a slot arrives.
+
+    Multicast saves only where rows straddle L2 lines, so it counts only there.
+    """
     M, N, K = p.tile
     share = [1 / plan.cluster_size if m and not p.pitch_128 else 1.0 for m in multicast]
     slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize

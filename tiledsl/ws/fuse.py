@@ -1,7 +1,9 @@
-"""Fuses elementwise tile ops into `tile.map` loops, so that intermediate tiles never exist as register arrays.
+"""Fuses elementwise tile ops into `tile.map` loops, so that intermediate tiles never exist as
+register arrays.
 
-A tile op joins the loop of its users when all of them are in one loop; otherwise it is the root of a loop of its own.
-Splats, aranges and broadcasts are read inside the loops (scalar, coordinate, other index) and never materialised
+A tile op joins the loop of its users when all of them are in one loop; otherwise it is the root of
+a loop of its own. Splats, aranges and broadcasts are read inside the loops (scalar, coordinate,
+other index) and never materialised
 unless something that is no loop needs them.
 """
 
@@ -112,10 +114,15 @@ class _Loop:
             a.index = i
         self.body.args = args
         return tile.Map(
-            tuple(v for v, _ in self.inputs), self.type.shape, self.type.layout,
-            tuple(d for _, d in self.inputs), (self.type.dtype,), self.body,
-            loc=root.loc, names=(root.result.name,),
-        )  # fmt: skip
+            tuple(v for v, _ in self.inputs),
+            self.type.shape,
+            self.type.layout,
+            tuple(d for _, d in self.inputs),
+            (self.type.dtype,),
+            self.body,
+            loc=root.loc,
+            names=(root.result.name,),
+        )
 
 
 def fuse_elementwise(graph: TileGraph, region: Region) -> int:

@@ -1,7 +1,8 @@
 """Layout assignment: every register tile of a role gets a layout, fixed ones first.
 
-Values that an elementwise op, a loop or a branch ties together share one layout. Accumulators fix theirs; shape ops
-(broadcast, expand_dims, transpose) carry a layout to the other side; what is left gets a coalesced layout. Where two
+Values that an elementwise op, a loop or a branch ties together share one layout. Accumulators fix
+theirs; shape ops (broadcast, expand_dims, transpose) carry a layout to the other side; what is left
+gets a coalesced layout. Where two
 fixed layouts meet, a `tile.convert_layout` is inserted and reported.
 """
 
@@ -47,7 +48,8 @@ def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
 def dot_orientation(M: int, N: int, num_warpgroups: int, loc: SourceLoc | None) -> tuple[bool, int]:
     """(swapped, split) under which a product [M, N] can run on the tensor core.
 
-    One side is cut into 64-row instructions, the other is the instruction's N: any multiple of 8 up to 256.
+    One side is cut into 64-row instructions, the other is the instruction's N: any multiple of 8 up
+    to 256.
     """
     for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
         if rows % 64 or cols % 8:
@@ -162,7 +164,10 @@ def _propagate(ops: list[Op], groups: _Groups) -> None:
 
 
 def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> Layout:
-    """A coalesced layout for a group: vectors along the contiguous dimension of a load or store that touches it."""
+    """A coalesced layout for a group:
+
+    vectors along the contiguous dimension of a load or store that touches it.
+    """
     type_ = value.type
     assert isinstance(type_, TileType)
     order = list(reversed(range(type_.rank)))
@@ -184,7 +189,10 @@ def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> 
 
 
 def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str]:
-    """Sets the layout of every register tile under `region`; returns a line per inserted conversion."""
+    """Sets the layout of every register tile under `region`;
+
+    returns a line per inserted conversion.
+    """
     ops = list(region.walk())
     groups = _Groups()
     for op in ops:

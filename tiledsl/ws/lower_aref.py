@@ -1,7 +1,9 @@
-"""Lowers arefs and staged stores to mbarriers, cursors, bulk copies and named barriers: WARP_SPECIALIZED -> MACHINE.
+"""Lowers arefs and staged stores to mbarriers, cursors, bulk copies and named barriers:
+WARP_SPECIALIZED -> MACHINE.
 
-full barrier: one arrival plus the bytes of the slot. empty barrier: one arrival per consumer warp that reads the slot,
-of every CTA that a multicast load of this CTA writes to. slot = n mod D and parity = (n / D) & 1 for the running count
+full barrier: one arrival plus the bytes of the slot. empty barrier: one arrival per consumer warp
+that reads the slot, of every CTA that a multicast load of this CTA writes to. slot = n mod D and
+parity = (n / D) & 1 for the running count
 n, which cursors carry over all tiles.
 
 Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering of arefs.
@@ -114,10 +116,11 @@ class Lowering:
         for payload, loaded in zip(type_.payload, end.values, strict=True):
             name = loaded.name or "ring"
             at = self.smem.take(
-                f"{name} ring", payload.bytes * type_.depth,
+                f"{name} ring",
+                payload.bytes * type_.depth,
                 detail=f"{type_.depth} slots of {'x'.join(map(str, payload.shape))} {payload.dtype}",
                 hint="fewer num_stages or a smaller tile",
-            )  # fmt: skip
+            )
             buffers.append(
                 self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring")
             )
@@ -146,9 +149,11 @@ class Lowering:
         dtype = tensor_type(stores[0].tensor, "store").dtype
         total = g.buffer_bytes * plan.store_buffers * plan.num_consumers
         at = self.smem.take(
-            "store staging", total, hint="a smaller tile",
+            "store staging",
+            total,
+            hint="a smaller tile",
             detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks of {g.rows}x{g.width} {dtype}",
-        )  # fmt: skip
+        )
         type_ = SmemType(g.chunk_shape, dtype, g.major)
         self.stage = self.b.value(
             smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage"
@@ -239,7 +244,9 @@ class Lowering:
 
     # ------------------------------------------------------------------ role level
     def cursor(self, role: Role, ring: Value, kind: str) -> Value:
-        """The role's cursor of a ring ('move', and 'release' where releases lag behind), made at the role's start."""
+        """The role's cursor of a ring ('move', and 'release' where releases lag behind), made at
+        the role's start.
+        """
         if kind == "release" and self.plan.mma_depth == 1:
             kind = "move"
         key = (ring, role.id, kind)
@@ -267,7 +274,13 @@ class Lowering:
             elif isinstance(op, mma.ClusterReduce):
                 assert self.reduce is not None
                 new = mma.ClusterReduce(
-                    op.acc, op.index, op.rank, op.cluster_size, self.reduce, self.reduce_full, loc=op.loc
+                    op.acc,
+                    op.index,
+                    op.rank,
+                    op.cluster_size,
+                    self.reduce,
+                    self.reduce_full,
+                    loc=op.loc,
                 )
                 for a, c in zip(op.results, new.results, strict=True):
                     c.type = a.type
@@ -321,12 +334,18 @@ class Lowering:
                 coords.append(at)
             b.add(
                 tma.Load(
-                    ring.maps[index], slot, ring.full, cursor, tuple(coords), mask, rank,
+                    ring.maps[index],
+                    slot,
+                    ring.full,
+                    cursor,
+                    tuple(coords),
+                    mask,
+                    rank,
                     offset_bytes=box * payload.box_rows * payload.swizzle_bytes,
                     part_bytes=rows * payload.swizzle_bytes if size > 1 else 0,
                     cache_hint=ring.hints[index] if ring.hints else "",
                 )
-            )  # fmt: skip
+            )
 
     def lower_get(self, role: Role, op: aref.Get) -> None:
         cursor = self.cursor(role, op.aref, "move")

@@ -1,7 +1,8 @@
 """Partition: one clone of the program per role, joined by arefs.
 
-The load role keeps control flow, address arithmetic and the loads, which become puts; the consumer role keeps the
-rest, and its loads become gets. Dead code is removed afterwards, so each role keeps only its own loop-carried values.
+The load role keeps control flow, address arithmetic and the loads, which become puts; the consumer
+role keeps the rest, and its loads become gets. Dead code is removed afterwards, so each role keeps
+only its own loop-carried values.
 
 Ref: Tawa (arXiv 2510.14719), task-aware partitioning by backward slices from side effects.
 """
@@ -47,7 +48,10 @@ from tiledsl.ws.plan import Plan
 
 @dataclass(frozen=True)
 class Channel:
-    """One aref: the loads of one dot loop. multicast: per payload, whether the cluster's CTAs share it."""
+    """One aref:
+
+    the loads of one dot loop. multicast: per payload, whether the cluster's CTAs share it.
+    """
 
     loop: DotLoop
     aref: Value
@@ -99,7 +103,10 @@ class RoleBuilder:
         return self.b.value(Constant(number, value.type.dtype))
 
     def loop_bounds(self, loop: For, step: int) -> tuple[Value, Value]:
-        """The loop's bounds in this role: its own, or this CTA's share when the cluster splits the loop."""
+        """The loop's bounds in this role:
+
+        its own, or this CTA's share when the cluster splits the loop.
+        """
         lower, upper = self.get(loop.lower), self.get(loop.upper)
         if self.plan.split_k == 1:
             return lower, upper
@@ -123,7 +130,9 @@ class RoleBuilder:
 
     # ------------------------------------------------------------------ tile loop
     def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | None, Region]:
-        """The persistent loop over tiles of this role (or None and the role's own region when not persistent)."""
+        """The persistent loop over tiles of this role (or None and the role's own region when not
+        persistent).
+        """
         plan, b = self.plan, self.b
         size = plan.cluster_size
         if not plan.persistent:
@@ -146,9 +155,12 @@ class RoleBuilder:
         b.add(loop)
         with b.at(body):
             to_program = TileToProgram(
-                tile, group=plan.raster_group, group_axis=plan.group_axis, cluster_axis=axis,
+                tile,
+                group=plan.raster_group,
+                group_axis=plan.group_axis,
+                cluster_axis=axis,
                 cluster_size=size if axis >= 0 else 1,
-            )  # fmt: skip
+            )
             b.add(to_program)
             self.programs = to_program.results
             for axis_, v in enumerate(to_program.results):
@@ -185,9 +197,14 @@ class RoleBuilder:
         for arg in op.body.args:
             self.map[arg] = body.add_arg(arg.type, arg.name)
         new = For(
-            self.get(op.lower), self.get(op.upper), self.get(op.step), tuple(self.get(v) for v in op.init),
-            body=body, names=tuple(r.name for r in op.results), loc=op.loc,
-        )  # fmt: skip
+            self.get(op.lower),
+            self.get(op.upper),
+            self.get(op.step),
+            tuple(self.get(v) for v in op.init),
+            body=body,
+            names=tuple(r.name for r in op.results),
+            loc=op.loc,
+        )
         self.b.add(new)
         self.map.update(zip(op.results, new.results, strict=True))
         with self.b.at(body):

@@ -37,10 +37,12 @@ class Plan:
     """Decisions about one kernel.
 
     num_stages: slots of the ring (D).  mma_depth: wgmma groups in flight (P).
-    num_consumers: consumer warpgroups; ping_pong: each has a tile of its own, else they share one by `split`
-    (0 rows, 1 columns of the accumulator).  swapped: the tensor core computes the transposed product.
-    persistent: one CTA (cluster) per SM walks over tiles in groups of `raster_group` along `group_axis`.
-    cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they share; with split_k > 1 they
+    num_consumers: consumer warpgroups; ping_pong: each has a tile of its own, else they share one
+    by `split` (0 rows, 1 columns of the accumulator).  swapped: the tensor core computes the
+    transposed product.
+    persistent: one CTA (cluster) per SM walks over tiles in groups of `raster_group` along
+    `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
+    share; with split_k > 1 they
     share one tile and split its loop instead.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
@@ -112,7 +114,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the planner gives the compiler: the plan and constexprs, or the reasons for the single-role kernel."""
+    """What the planner gives the compiler:
+
+    the plan and constexprs, or the reasons for the single-role kernel.
+    """
 
     plan: Plan | None
     constants: tuple[tuple[str, int], ...] = ()

@@ -1,4 +1,7 @@
-"""Chooses a plan: enumerates legal ones for a tile, prices them, honours overrides, explains refusals."""
+"""Chooses a plan:
+
+enumerates legal ones for a tile, prices them, honours overrides, explains refusals.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ BARRIER_BYTES = 1024
 class KernelShape:
     """What the planner needs of a kernel besides the tile extents.
 
-    operand_axes: per side (a, b) the grid axes its loads depend on. bound_axes: those of the loop's bounds.
+    operand_axes: per side (a, b) the grid axes its loads depend on. bound_axes: those of the loop's
+    bounds.
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
     """
 
@@ -69,10 +73,20 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
     majors = (mn_major(first, "a"), mn_major(first, "b"))
     out_bits = max((tensor_type(s.tensor, "store").dtype.bits for s in stores), default=32)
     return KernelShape(
-        (axes_a, axes_b), bounds, majors, first.loads[0].smem.dtype.bytes, len(first.dots), len(analysis.loops),
-        all(all(f.zero_init) for f in analysis.loops), True,
-        tops[0] if len(tops) == 1 and len(stores) == 1 else None, len(stores), out_bits, 0, top_level,
-    )  # fmt: skip
+        (axes_a, axes_b),
+        bounds,
+        majors,
+        first.loads[0].smem.dtype.bytes,
+        len(first.dots),
+        len(analysis.loops),
+        all(all(f.zero_init) for f in analysis.loops),
+        True,
+        tops[0] if len(tops) == 1 and len(stores) == 1 else None,
+        len(stores),
+        out_bits,
+        0,
+        top_level,
+    )
 
 
 def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
@@ -153,10 +167,15 @@ class Planner:
         """Whether a plan honours the overrides."""
         o = self.overrides
         pairs = (
-            (o.num_stages, plan.num_stages), (o.mma_depth, plan.mma_depth), (o.num_consumers, plan.num_consumers),
-            (o.ping_pong, plan.ping_pong), (o.persistent, plan.persistent), (o.split_k, plan.split_k),
-            (o.cluster, plan.cluster_size if plan.split_k == 1 else None), (o.swap_operands, plan.swapped),
-        )  # fmt: skip
+            (o.num_stages, plan.num_stages),
+            (o.mma_depth, plan.mma_depth),
+            (o.num_consumers, plan.num_consumers),
+            (o.ping_pong, plan.ping_pong),
+            (o.persistent, plan.persistent),
+            (o.split_k, plan.split_k),
+            (o.cluster, plan.cluster_size if plan.split_k == 1 else None),
+            (o.swap_operands, plan.swapped),
+        )
         return all(want is None or have is None or want == have for want, have in pairs)
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
@@ -217,10 +236,17 @@ class Planner:
         regs = accumulator_regs(plan, tile, s.num_dots)
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
-            p.staged and plan.persistent and not plan.ping_pong and s.single_top_store is not None and s.top_level
-            and s.num_loops == 1 and waves > 1 and plan.mma_depth <= 2
-            and regs * (1 + s.out_bits / 32) + s.extra_regs <= (200 if plan.num_consumers < 3 else 140)
-        )  # fmt: skip
+            p.staged
+            and plan.persistent
+            and not plan.ping_pong
+            and s.single_top_store is not None
+            and s.top_level
+            and s.num_loops == 1
+            and waves > 1
+            and plan.mma_depth <= 2
+            and regs * (1 + s.out_bits / 32) + s.extra_regs
+            <= (200 if plan.num_consumers < 3 else 140)
+        )
         plan = replace(plan, deferred=deferred)
         slot = self.slot_bytes(tile)
         for buffers in (2, 1) if not plan.ping_pong else (1,):
@@ -240,10 +266,14 @@ class Planner:
             return None
         group = self.overrides.raster_group or self.raster_group(plan, tile)
         return replace(
-            plan, num_stages=depth, raster_group=group, **self.registers(plan, regs),
+            plan,
+            num_stages=depth,
+            raster_group=group,
+            **self.registers(plan, regs),
             unit_axes=self.unit_axes(p),
-            l2_promotion_bytes=256 if p.pitch_128 else 128, group_axis=self.group_axis(plan),
-        )  # fmt: skip
+            l2_promotion_bytes=256 if p.pitch_128 else 128,
+            group_axis=self.group_axis(plan),
+        )
 
     def unit_axes(self, p: Problem) -> tuple[int, ...]:
         """Grid axes of extent 1, when they make one operand read once and another shared."""
@@ -342,7 +372,9 @@ class Planner:
 
 
 def stored_geometry(analysis: Analysis, plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
-    """Staging geometry of each store by op id (all alike), and a line per store that writes from registers."""
+    """Staging geometry of each store by op id (all alike), and a line per store that writes from
+    registers.
+    """
     out: dict[int, StoreGeometry] = {}
     notes: list[str] = []
     for store in analysis.stores:

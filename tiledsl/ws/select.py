@@ -1,6 +1,8 @@
-"""From a launch to ranked plans: probes the kernel once, prices tiles and plans, lowers the winners.
+"""From a launch to ranked plans: probes the kernel once, prices tiles and plans, lowers the
+winners.
 
-`tl.auto` constexprs are followed into the dot's dimensions; those of the winner replace the probe's.
+`tl.auto` constexprs are followed into the dot's dimensions; those of the winner replace the
+probe's.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Extents:
 class Launch:
     """The launch that plans are priced for.
 
-    args: `Extents` per tensor, numbers per scalar, by name. grid: the user's grid for given constexprs.
+    args: `Extents` per tensor, numbers per scalar, by name. grid: the user's grid for given
+    constexprs.
     """
 
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -90,7 +93,9 @@ class Choice:
 def choose(
     request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]
 ) -> tuple[list[Choice], list[Declined], TileGraph]:
-    """Ranked plans (none when the kernel is not specialised), the reasons, and the graph for the single role."""
+    """Ranked plans (none when the kernel is not specialised), the reasons, and the graph for the
+    single role.
+    """
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
     probe = {k: AutoInt(_first(k, v), k) if k in autos else v for k, v in request.constants.items()}
     graph = lower(request, probe)
@@ -139,7 +144,10 @@ def _single_graph(
     autos: Mapping[str, Auto],
     fixed: Mapping[str, object],
 ) -> TileGraph:
-    """The graph for the single-role kernel: autos that feed a dot take what one or two warpgroups hold well."""
+    """The graph for the single-role kernel:
+
+    autos that feed a dot take what one or two warpgroups hold well.
+    """
     if not autos:
         return graph
     roles = auto_dims(graph, set(autos))
@@ -263,17 +271,26 @@ class _Selector:
         loaded = {o.op.tensor.name for f in self.analysis.loops for o in f.loads}
         stored = {s.tensor.name for s in self.analysis.stores}
         return Problem(
-            grid, -(-self.span // step), tile, self.shape.itemsize, self.pitch_128(loaded),
-            self.bytes_of(loaded), self.bytes_of(stored), self.staged, self.shape.num_dots,
+            grid,
+            -(-self.span // step),
+            tile,
+            self.shape.itemsize,
+            self.pitch_128(loaded),
+            self.bytes_of(loaded),
+            self.bytes_of(stored),
+            self.staged,
+            self.shape.num_dots,
             self.padding(tile, grid),
-        )  # fmt: skip
+        )
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
         """Per operand, the share of the loaded rows that lies outside of the tensor."""
         out: list[float] = []
         found = self.analysis.loops[0]
         for side, extent in ((0, tile[0]), (1, tile[1])):
-            names = {o.op.tensor.name for o in found.loads if o.axes == self.shape.operand_axes[side]}
+            names = {
+                o.op.tensor.name for o in found.loads if o.axes == self.shape.operand_axes[side]
+            }
             rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
             loaded = extent * prod(grid[axis] for axis in self.shape.operand_axes[side])
             out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)

@@ -1,7 +1,8 @@
-"""The single-role kernel: every warp runs the whole program. Always possible; the fallback and the ablation baseline.
+"""The single-role kernel: every warp runs the whole program. Always possible; the fallback and the
+ablation baseline.
 
-Dot operands go from registers to shared memory, the CTA synchronises, and the tensor core runs to completion before
-anything else happens. Layout conversions take the same way.
+Dot operands go from registers to shared memory, the CTA synchronises, and the tensor core runs to
+completion before anything else happens. Layout conversions take the same way.
 """
 
 from __future__ import annotations
@@ -105,9 +106,11 @@ class Lowering:
 
     def buffer(self, type_: SmemType, name: str, op: Op) -> Value:
         at = self.smem.take(
-            f"{name} staging", type_.bytes, detail=f"{'x'.join(map(str, type_.shape))} {type_.dtype}",
+            f"{name} staging",
+            type_.bytes,
+            detail=f"{'x'.join(map(str, type_.shape))} {type_.dtype}",
             hint="smaller tile extents in this dot",
-        )  # fmt: skip
+        )
         return self.top.value(smem.Buffer(type_, 1, at, loc=op.loc), f"{name}_stage")
 
     def at(self, op: Op) -> Builder:

@@ -14,8 +14,10 @@ from tiledsl.ws.plan import Plan
 class StoreGeometry:
     """How one warpgroup's part of a stored tile is cut.
 
-    major: the tile dimension that is contiguous in the tensor.  part: extents of one warpgroup's part.
-    width: elements of a chunk along `major` (128 bytes).  num_chunks: chunks; the last may overlap its neighbour.
+    major: the tile dimension that is contiguous in the tensor.  part: extents of one warpgroup's
+    part.
+    width: elements of a chunk along `major` (128 bytes).  num_chunks: chunks; the last may overlap
+    its neighbour.
     """
 
     major: int

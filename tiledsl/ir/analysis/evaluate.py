@@ -24,11 +24,14 @@ class Unknown(Exception):
 class HostValues:
     """Values of scalars for one launch.
 
-    args: run-time arguments by value: numbers for scalars, objects with `.shape` and `.strides` (elements) for tensors.
+    args: run-time arguments by value: numbers for scalars, objects with `.shape` and `.strides`
+    (elements) for tensors.
     grid: the user's grid. program: the program that `program.id` stands for.
     """
 
-    def __init__(self, args: Mapping[Value, Any], grid: tuple[int, int, int], program: tuple[int, int, int]) -> None:
+    def __init__(
+        self, args: Mapping[Value, Any], grid: tuple[int, int, int], program: tuple[int, int, int]
+    ) -> None:
         self.args = args
         self.grid = grid
         self.program = program

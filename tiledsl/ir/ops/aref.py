@@ -1,6 +1,7 @@
 """Asynchronous references: the channels between roles, before they become mbarriers.
 
-Ref: Tawa (arXiv 2510.14719), aref semantics: put needs an empty slot, get a full one, consumed empties it.
+Ref: Tawa (arXiv 2510.14719), aref semantics: put needs an empty slot, get a full one, consumed
+empties it.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ class Create(Op, opcode="aref.create", levels=WS, effect=Effect.SYNC):
 
 
 class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
-    """Waits for the next slot to be empty, starts the loads of the body into it, and marks it full when they land.
+    """Waits for the next slot to be empty, starts the loads of the body into it, and marks it full
+    when they land.
 
-    body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload entry.
-    multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to all.
+    body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
+    entry.
+    multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to
+    all.
     hints: per payload entry, the L2 eviction priority ("evict_first", "evict_last" or "").
     """
 
@@ -67,7 +71,10 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
 
 
 class Get(Op, opcode="aref.get", levels=WS, effect=Effect.SYNC):
-    """Waits for the next slot to be full and gives its tiles in shared memory; the slot is borrowed until consumed."""
+    """Waits for the next slot to be full and gives its tiles in shared memory;
+
+    the slot is borrowed until consumed.
+    """
 
     aref: Value = operand()
 
@@ -86,7 +93,9 @@ class Consumed(Op, opcode="aref.consumed", levels=WS, effect=Effect.SYNC):
 
 
 class Skip(Op, opcode="aref.skip", levels=WS, effect=Effect.SYNC):
-    """Moves this role's position on by `count` slots that another warpgroup of the role gets and consumes."""
+    """Moves this role's position on by `count` slots that another warpgroup of the role gets and
+    consumes.
+    """
 
     aref: Value = operand()
     count: Value = operand()

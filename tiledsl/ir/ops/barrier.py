@@ -16,7 +16,8 @@ LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
 
 
 class MbarrierArray(Op, opcode="barrier.array", levels=MACHINE, effect=Effect.SYNC):
-    """`depth` mbarriers in shared memory at `offset_bytes`. arrivals: count that completes one parity.
+    """`depth` mbarriers in shared memory at `offset_bytes`. arrivals: count that completes one
+    parity.
 
     Ref: PTX ISA, mbarrier.
     """
@@ -40,14 +41,20 @@ class MbarrierInit(Op, opcode="barrier.init", levels=MACHINE, effect=Effect.SYNC
 
 
 class InitFence(Op, opcode="barrier.init_fence", levels=MACHINE, effect=Effect.SYNC):
-    """Makes mbarrier initialisation visible to the cluster and the async proxy. Ref: PTX ISA, fence.mbarrier_init."""
+    """Makes mbarrier initialisation visible to the cluster and the async proxy.
+
+    Ref: PTX ISA, fence.mbarrier_init.
+    """
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
 
 
 class CursorCreate(Op, opcode="barrier.cursor", levels=MACHINE, effect=Effect.SYNC):
-    """A role's position in a ring: slot = n mod depth and parity = (n / depth) & 1 for the running count n."""
+    """A role's position in a ring:
+
+    slot = n mod depth and parity = (n / depth) & 1 for the running count n.
+    """
 
     depth: int = attribute()
 
@@ -75,7 +82,8 @@ class CursorSkip(Op, opcode="barrier.skip", levels=MACHINE, effect=Effect.SYNC):
 
 
 class MbarrierWait(Op, opcode="barrier.wait", levels=MACHINE, effect=Effect.SYNC):
-    """Waits until the mbarrier at the cursor's slot completed the cursor's parity (the other one when `invert`).
+    """Waits until the mbarrier at the cursor's slot completed the cursor's parity (the other one
+    when `invert`).
 
     Ref: PTX ISA, mbarrier.try_wait.parity.
     """
@@ -110,7 +118,8 @@ class ExpectAll(Op, opcode="barrier.expect_all", levels=MACHINE, effect=Effect.S
 
 
 class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
-    """One lane of each executing warp arrives at the cursor's mbarrier, in every CTA of the cluster.
+    """One lane of each executing warp arrives at the cursor's mbarrier, in every CTA of the
+    cluster.
 
     cluster_size: CTAs to tell (1: this CTA only; lane i < cluster_size tells CTA i).
     """
@@ -124,7 +133,10 @@ class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
 
 
 class NamedSync(Op, opcode="barrier.named_sync", levels=LOWER, effect=Effect.SYNC):
-    """Waits at named barrier `base + index` until `num_threads` threads arrived or wait. Ref: PTX ISA, barrier.sync."""
+    """Waits at named barrier `base + index` until `num_threads` threads arrived or wait.
+
+    Ref: PTX ISA, barrier.sync.
+    """
 
     index: Value = operand(default=None)
     base: int = attribute()
@@ -170,7 +182,8 @@ class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.S
 
 
 class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effect=Effect.SYNC):
-    """Lets the next kernel of the stream start its prologue, and waits until the one before has finished its memory.
+    """Lets the next kernel of the stream start its prologue, and waits until the one before has
+    finished its memory.
 
     Nothing of global memory is touched before it. Ref: PTX ISA, griddepcontrol.
     """

@@ -129,7 +129,8 @@ class Commit(
 class Wait(
     Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
 ):
-    """Waits until at most `pending` groups are in flight, and gives accumulators back as readable values.
+    """Waits until at most `pending` groups are in flight, and gives accumulators back as readable
+    values.
 
     Ref: PTX ISA, wgmma.wait_group.
     """

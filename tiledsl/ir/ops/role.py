@@ -22,8 +22,8 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
 
     Roles of a kernel stand next to each other at the top and become one if / else chain.
     registers: setmaxnreg value, 0 for none.  grow: whether it raises the launch value.
-    instances: 1 when the warpgroups run the body together on one tile (cooperative), else one instance a warpgroup
-    (ping-pong); a tile's layout counts the warps of one instance.
+    instances: 1 when the warpgroups run the body together on one tile (cooperative), else one
+    instance a warpgroup (ping-pong); a tile's layout counts the warps of one instance.
     single_thread: one elected lane of the first warp runs the body, the other threads skip it.
     Ref: PTX ISA, setmaxnreg.
     """
@@ -42,9 +42,13 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
 
     def verify(self, target: Target) -> None:
         if self.num_warpgroups % self.instances:
-            raise VerifyError(f"role {self.name}: {self.num_warpgroups} warpgroups over {self.instances} instances")
+            raise VerifyError(
+                f"role {self.name}: {self.num_warpgroups} warpgroups over {self.instances} instances"
+            )
         if self.registers and (self.registers % 8 or not 24 <= self.registers <= 256):
-            raise VerifyError(f"role {self.name}: setmaxnreg takes multiples of 8 in 24..256, got {self.registers}")
+            raise VerifyError(
+                f"role {self.name}: setmaxnreg takes multiples of 8 in 24..256, got {self.registers}"
+            )
 
     @property
     def num_warps(self) -> int:
@@ -53,7 +57,9 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
 
 
 class Setup(Op, opcode="role.setup", levels=Level.MACHINE, effect=Effect.CONTROL):
-    """One thread of the CTA runs the body before the roles start (barrier initialisation, map prefetch)."""
+    """One thread of the CTA runs the body before the roles start (barrier initialisation, map
+    prefetch).
+    """
 
     body: Region = region()
 
@@ -94,7 +100,10 @@ class TileStep(Op, opcode="role.tile_step", levels=LOWER):
 
 
 class NumTiles(Op, opcode="role.num_tiles", levels=LOWER):
-    """Cluster tiles of the user's grid: its size with axis `cluster_axis` divided by `cluster_size`. Result: i32."""
+    """Cluster tiles of the user's grid:
+
+    its size with axis `cluster_axis` divided by `cluster_size`. Result: i32.
+    """
 
     cluster_axis: int = attribute(default=-1)
     cluster_size: int = attribute(default=1)

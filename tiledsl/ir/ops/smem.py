@@ -26,7 +26,10 @@ def smem_type(value: Value, what: str) -> SmemType:
 
 
 class Buffer(Op, opcode="smem.buffer", levels=Level.MACHINE, effect=Effect.SYNC):
-    """`slots` tiles side by side at `offset_bytes` of the CTA's shared memory; the value stands for the first."""
+    """`slots` tiles side by side at `offset_bytes` of the CTA's shared memory;
+
+    the value stands for the first.
+    """
 
     type_: SmemType = attribute()
     slots: int = attribute(default=1)
@@ -37,9 +40,11 @@ class Buffer(Op, opcode="smem.buffer", levels=Level.MACHINE, effect=Effect.SYNC)
 
 
 class Slot(Op, opcode="smem.slot", levels=Level.MACHINE, effect=Effect.SYNC):
-    """One tile of a buffer: slot `cursor.slot`, in the part of warpgroup `group` when the buffer has one each.
+    """One tile of a buffer: slot `cursor.slot`, in the part of warpgroup `group` when the buffer
+    has one each.
 
-    group_slots: slots of one warpgroup's part. Evaluated where it stands: the cursor may move on afterwards.
+    group_slots: slots of one warpgroup's part. Evaluated where it stands: the cursor may move on
+    afterwards.
     """
 
     buffer: Value = operand()
@@ -66,8 +71,9 @@ class View(Op, opcode="smem.view", levels=LOWER):
 class Write(Op, opcode="smem.write", levels=LOWER, effect=Effect.WRITE):
     """Writes part of a register tile into a tile in shared memory (swizzled as its type says).
 
-    start: for each dimension the first tile coordinate that goes to coordinate 0 of the destination; the destination's
-    shape says how much. With `per_warpgroup`, the destination holds only the rows or columns of the executing
+    start: for each dimension the first tile coordinate that goes to coordinate 0 of the
+    destination; the destination's shape says how much. With `per_warpgroup`, the destination holds
+    only the rows or columns of the executing
     warpgroup, and `start` counts from its own part.
     """
 

@@ -20,7 +20,8 @@ MACHINE = Level.MACHINE
 class TensorMap(Op, opcode="tma.map", levels=MACHINE):
     """A kernel parameter that describes boxes of a tensor.
 
-    dims: dimensions of the tensor, innermost first. box: extents of one copy in that order, elements.
+    dims: dimensions of the tensor, innermost first. box: extents of one copy in that order,
+    elements.
     Ref: PTX ISA, tensor maps; CUDA driver API, cuTensorMapEncodeTiled.
     """
 
@@ -36,7 +37,10 @@ class TensorMap(Op, opcode="tma.map", levels=MACHINE):
 
 
 class Prefetch(Op, opcode="tma.prefetch", levels=MACHINE, effect=Effect.SYNC):
-    """Fetches a tensor map into the descriptor cache (one thread). Ref: PTX ISA, prefetch.tensormap."""
+    """Fetches a tensor map into the descriptor cache (one thread).
+
+    Ref: PTX ISA, prefetch.tensormap.
+    """
 
     map: Value = operand()
 
@@ -47,8 +51,9 @@ class Prefetch(Op, opcode="tma.prefetch", levels=MACHINE, effect=Effect.SYNC):
 class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
     """Starts the copy of one box into shared memory; its bytes complete on the cursor's mbarrier.
 
-    smem: destination tile; the box goes to byte `offset_bytes + part * part_bytes` of it. coords: element coordinates
-    of the box, innermost first. mask: CTAs of the cluster that receive it (multicast), absent for this CTA only.
+    smem: destination tile; the box goes to byte `offset_bytes + part * part_bytes` of it. coords:
+    element coordinates of the box, innermost first. mask: CTAs of the cluster that receive it
+    (multicast), absent for this CTA only.
     Executed by one thread. Ref: PTX ISA, cp.async.bulk.tensor.
     """
 
@@ -68,7 +73,8 @@ class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
 
 
 class StoreWait(Op, opcode="tma.store_wait", levels=MACHINE, effect=Effect.SYNC):
-    """The warpgroup's leader waits until at most `pending` of its bulk stores still read shared memory.
+    """The warpgroup's leader waits until at most `pending` of its bulk stores still read shared
+    memory.
 
     Ref: PTX ISA, cp.async.bulk.wait_group.read.
     """
@@ -80,7 +86,8 @@ class StoreWait(Op, opcode="tma.store_wait", levels=MACHINE, effect=Effect.SYNC)
 
 
 class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
-    """The warpgroup's leader starts the copy of one box from shared memory to the tensor and commits it.
+    """The warpgroup's leader starts the copy of one box from shared memory to the tensor and
+    commits it.
 
     coords: element coordinates, innermost first; what lies outside the tensor is dropped.
     guard: when given and false, nothing is copied.
@@ -99,8 +106,9 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
 class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effect=Effect.SYNC):
     """Stores a register tile, or one chunk of it, through staging in shared memory and bulk copies.
 
-    A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk: its number, -1 for
-    all. guard: when given and false, nothing reaches the tensor (the staging is written all the same). Lowered to store_wait, smem.write, fences and tma.store.
+    A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk:
+    its number, -1 for all. guard: when given and false, nothing reaches the tensor (the staging is
+    written all the same). Lowered to store_wait, smem.write, fences and tma.store.
     """
 
     tensor: Value = operand()

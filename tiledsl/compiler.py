@@ -27,6 +27,7 @@ from typing import Any
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
+from tiledsl.errors import CodegenError
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
@@ -49,6 +50,12 @@ from tiledsl.ws.analysis import analyze
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.cost import Cost
+from tiledsl.ws.flow import Flow
+from tiledsl.ws.flow import analyze_flow
+from tiledsl.ws.flow_consumer import build_flow_consumer
+from tiledsl.ws.flow_consumer import make_flow_channels
+from tiledsl.ws.flow_plan import FlowPlan
+from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
@@ -64,6 +71,7 @@ from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import plan_single
+from tiledsl.ws.stores import StoreGeometry
 
 TILE_PASSES = ("canonicalize", "cse", "licm", "canonicalize", "dce")
 MAX_ATTEMPTS = 3
@@ -121,11 +129,6 @@ def modules(request: Request) -> Iterator[Kernel]:
     start = time.perf_counter()
     choices, declined, graph = choose(request, tile_graph)
     asked = request.overrides.warp_specialize
-    if asked and not choices:
-        reason = "; ".join(map(str, declined)) or "no plan fits"
-        raise ScheduleError(
-            f"warp_specialize=True: {reason}", declined[0].loc if declined else None
-        )
     failures: list[str] = []
     for choice in choices[:MAX_ATTEMPTS]:
         try:
@@ -138,54 +141,107 @@ def modules(request: Request) -> Iterator[Kernel]:
         made.notes = failures + made.notes
         yield made
         start = time.perf_counter()
+    if not choices:
+        try:
+            for made in flow_kernels(request, graph, declined):
+                made.python_seconds = time.perf_counter() - start
+                yield made
+        except (ScheduleError, ResourceError, CodegenError) as error:
+            failures.append(f"plan given up: {error.message}")
+        if asked and declined:
+            reason = "; ".join(map(str, declined))
+            raise ScheduleError(f"warp_specialize=True: {reason}", declined[0].loc)
     made = single(request, graph, declined)
     made.python_seconds = time.perf_counter() - start
     made.notes = failures + made.notes
     yield made
 
 
+def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -> Iterator[Kernel]:
+    """The specialised kernel of a program whose loops are no plain accumulations, if there is one."""
+    if request.overrides.warp_specialize is False:
+        return
+    flow = analyze_flow(graph)
+    if flow.declined or not flow.loops:
+        declined += flow.declined
+        return
+    made = plan_flow(flow, request.overrides, request.target)
+    if isinstance(made, str):
+        declined.append(Declined("warp_specialize", made, flow.loops[0].loop.loc))
+        return
+    declined.clear()
+    yield specialize_flow(request, graph, flow, made)
+
+
 def specialize(request: Request, choice: Choice) -> Kernel:
     """The warp-specialised kernel of one plan."""
-    graph, plan, target = choice.graph, choice.plan, request.target
+    graph, plan = choice.graph, choice.plan
     analysis = analyze(graph)
-    stores, notes = stored_geometry(analysis, plan)
-    out = TileGraph(graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants))
-    mapping: dict[Value, Value] = {a: out.body.add_arg(a.type, a.name) for a in graph.args}
-    builder = Builder(out)
+    stores, notes = stored_geometry(analysis.stores, plan)
+    out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     build_producer(graph, builder, plan, channels, mapping)
-    consumer = build_consumer(graph, builder, plan, channels, mapping, stores)
+    build_consumer(graph, builder, plan, channels, mapping, stores)
+    made = lower_roles(request, out, plan, stores, notes)
+    made.cost, made.analysis = choice.cost, analysis
+    return made
+
+
+def specialize_flow(
+    request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan
+) -> Kernel:
+    """The warp-specialised kernel of a program with flow loops."""
+    plan = flow_plan.plan
+    stores, notes = stored_geometry(flow.stores, plan)
+    out, builder, mapping = role_graph(graph)
+    channels, arefs, outer = make_flow_channels(builder, flow, plan)
+    build_producer(graph, builder, plan, channels, mapping)
+    build_flow_consumer(
+        graph, builder, plan, flow, flow_plan.schedules, arefs, outer, mapping, stores
+    )
+    return lower_roles(request, out, plan, stores, [*flow_plan.notes, *notes])
+
+
+def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]]:
+    """An empty role graph with the arguments of a tile graph."""
+    out = TileGraph(graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants))
+    mapping: dict[Value, Value] = {a: out.body.add_arg(a.type, a.name) for a in graph.args}
+    return out, Builder(out), mapping
+
+
+def lower_roles(
+    request: Request,
+    out: TileGraph,
+    plan: Plan,
+    stores: dict[int, StoreGeometry],
+    notes: list[str],
+) -> Kernel:
+    """From a role graph to a kernel: clean, lay out, fuse, lower, emit."""
+    target = request.target
     run_passes(out, ("dce", "cse", "dce"), target, check=0)
-    (producer, consumer) = out.find(Role)
     dump(request, out, "20_partition")
+    (_, consumer) = out.find(Role)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_elementwise(out, consumer.body)
     dump(request, out, "21_fused")
-    geometry = next(iter(stores.values()), None)
-    smem = lower_aref(out, plan, geometry, target)
+    smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
     dump(request, out, "22_machine")
-    grid = (
-        GridSpec("plain", -1, plan.cluster_size, plan.split_k)
-        if not plan.persistent
-        else GridSpec(
-            "persistent",
-            plan.cluster_axis if plan.cluster_size > 1 else -1,
-            plan.cluster_size,
-            1,
-            plan.ctas_per_sm,
-        )
-    )
+    if plan.persistent:
+        axis = plan.cluster_axis if plan.cluster_size > 1 else -1
+        grid = GridSpec("persistent", axis, plan.cluster_size, 1, plan.ctas_per_sm)
+    else:
+        grid = GridSpec("plain", -1, plan.cluster_size, plan.split_k)
     out.facts = {
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
         "cluster_size": plan.cluster_size,
         "grid": grid,
-        "arg_names": tuple(a.name for a in graph.args),
+        "arg_names": tuple(a.name for a in out.args),
         "min_blocks": 1,
         "pdl": plan.pdl,
     }
     module = emit_kernel(out, target)
-    return Kernel(module, dict(graph.constants), plan, smem, choice.cost, analysis, [], notes)
+    return Kernel(module, dict(out.constants), plan, smem, notes=notes)
 
 
 def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kernel:

@@ -8,8 +8,8 @@ namespace {
 constexpr i64 MAX_TX = (1 << 20) - 1;
 constexpr u32 MAX_COUNT = (1 << 20) - 1;
 
-enum Kind : u32 { SHUFFLE, REDUCE, BALLOT, SYNC };
-const char* const KIND_NAMES[] = {"shfl.sync", "redux.sync", "vote.sync", "bar.warp.sync"};
+enum Kind : u32 { SHUFFLE, REDUCE, BALLOT, SYNC, EXCHANGE };
+const char* const KIND_NAMES[] = {"shfl.sync", "redux.sync", "vote.sync", "bar.warp.sync", "ldmatrix or stmatrix"};
 
 // ------------------------------------------------------------------ warp collectives
 u32 source_lane(Shuffle kind, u32 lane, u32 operand, u32 width) {
@@ -41,7 +41,7 @@ u64 result_of(const Collective& c, u32 lane) {
     if (!(c.mask >> from & 1)) fault("shfl.sync: lane %u reads lane %u, which its mask %#x lacks", lane, from, c.mask);
     return c.values[from];
   }
-  if (c.kind / 16 == SYNC) return 0;
+  if (c.kind / 16 >= SYNC) return 0;
   u32 out = 0;
   bool is_first = true;
   for (u32 i = 0; i < 32; ++i) {
@@ -88,6 +88,7 @@ u64 collective(u32 kind, u32 mask, u64 value, u32 operand, u32 width, const void
   }
   const Collective done = *found;
   warp.collectives.erase(warp.collectives.begin() + (found - warp.collectives.data()));
+  if (kind / 16 == EXCHANGE) memcpy(warp.exchanged, done.values, sizeof warp.exchanged);
   for (u32 i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
     warp.lanes[i]->result = result_of(done, i);
@@ -184,6 +185,10 @@ u32 reduce(Reduce kind, u32 mask, u32 value) {
 u32 ballot(u32 mask, bool value) { return (u32)collective(BALLOT * 16, mask, value, 0, 32, EMU_HERE); }
 void warp_sync(u32 mask) { collective(SYNC * 16, mask, 0, 0, 32, EMU_HERE); }
 void warp_converge(const void* pc) { collective(SYNC * 16, FULL_MASK, 0, 0, 32, pc); }
+void exchange(u64 value, u64* values, const void* pc) {
+  collective(EXCHANGE * 16, FULL_MASK, value, 0, 32, pc);
+  memcpy(values, current().warp->exchanged, sizeof current().warp->exchanged);
+}
 bool elect(u32 mask) {
   u32 lane = machine.elected;
   while (!(mask >> lane & 1)) lane = (lane + 1) % 32;
@@ -251,6 +256,7 @@ void thread_exits(Fiber& fiber) {
     for (auto& copy : fiber.open_copies) run_copy(*copy);
     for (auto& group : fiber.copy_groups) for (auto& copy : group) run_copy(*copy);
   }
+  if (fiber.num_multiplies > fiber.warp->num_executed) fault("the thread leaves the kernel with a wgmma in flight");
   ++fiber.warp->num_done;
   ++cta.num_done;
   ++cluster.num_done;
@@ -348,7 +354,9 @@ void mbarrier_arrive_cp_async(u32 bar, bool is_noinc) {
   CopyGroup copies = fiber.open_copies;
   for (auto& group : fiber.copy_groups) copies.insert(copies.end(), group.begin(), group.end());
   const u32 offset = locate(bar, 8, false, "cp.async.mbarrier.arrive").offset;
+  ++cta->loads_in_flight;
   auto run = [copies, cta, offset] {
+    --cta->loads_in_flight;
     for (auto& copy : copies) run_copy(*copy);
     arrive_on(*cta, offset, 1, "cp.async.mbarrier.arrive");
   };

@@ -75,6 +75,7 @@ struct WarpMultiply {
   Flight* flight = nullptr;
   std::vector<u32> reads;                 // 16-byte granules of its operands
   bool is_issued = false, is_done = false;
+  bool is_fenced = true;                  // every lane fenced since its last wait
 };
 
 // ------------------------------------------------------------------ threads
@@ -120,6 +121,7 @@ struct Warp {
   Fiber* lanes[32] = {};
   u32 num_lanes = 0, num_done = 0;
   std::vector<Collective> collectives;
+  u64 exchanged[32];
   std::deque<WarpMultiply> multiplies;    // the first one is number `first_multiply`
   u64 first_multiply = 0, num_executed = 0;
   std::vector<std::unique_ptr<Flight>> flights;
@@ -140,7 +142,7 @@ struct Cta {
   std::map<u32, MBarrier> barriers;       // by offset
   std::vector<bool> is_barrier;           // of each 8 bytes
   NamedBarrier named[16];
-  std::vector<Warp> warps;
+  std::deque<Warp> warps;
   std::vector<Fiber*> fibers;
   u32 num_done = 0;
   std::vector<std::shared_ptr<BulkStore>> stores;
@@ -192,9 +194,22 @@ std::string describe(const Fiber& fiber);
 void note_progress();
 void preempt();                                  // another thread may run here, as the seed has it
 
+// Warp collectives: waits for the other lanes; also gives every lane the values of all.
+void warp_converge(const void* pc);
+void exchange(u64 value, u64* values, const void* pc);
+
 // Memory.
 struct Place { Cta* cta; u32 offset; };
 Place locate(u32 addr, u32 bytes, bool is_cluster, const char* what);
+// The hardware permutes 16-byte chunks by address bits; `swizzle` in bytes, 0: none.
+inline u32 swizzled(u32 addr, u32 swizzle) {
+  switch (swizzle) {
+    case 128: return addr ^ (addr >> 7 & 7) << 4;
+    case 64: return addr ^ (addr >> 7 & 3) << 4;
+    case 32: return addr ^ (addr >> 7 & 1) << 4;
+    default: return addr;
+  }
+}
 std::string name_of(const Cta& cta, u32 offset);
 void check_async_read(Cta& cta, u32 granule, const char* what);
 void begin_load(Cta& cta, u32 offset, u32 bytes, const char* what);

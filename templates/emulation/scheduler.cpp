@@ -131,6 +131,11 @@ void end_cluster(size_t i) {
   for (auto& cta : machine.clusters[i]->ctas) {
     for (auto& store : cta->stores) run_store(*store, false);
   }
+  std::vector<Agent> left;                 // what is done may refer to the cluster
+  for (Agent& agent : machine.agents) {
+    if (!agent.is_done()) left.push_back(std::move(agent));
+  }
+  machine.agents.swap(left);
   machine.clusters.erase(machine.clusters.begin() + (long)i);
 }
 

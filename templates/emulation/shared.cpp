@@ -5,8 +5,6 @@
 
 namespace emu {
 
-void warp_converge(const void* pc);
-
 namespace {
 
 void check_no_load(Cta& cta, u32 granule, const char* what) {
@@ -38,8 +36,7 @@ Row matrix_row(u32 addr, const char* what) {
   return {place.cta, place.offset};
 }
 
-// Where lane `lane`'s pair of matrix `m` lies: row and first column, or both elements apart when transposed.
-u16* element(u8* rows[32], u32 m, u32 row, u32 column) { return (u16*)(rows[m * 8 + row]) + column; }
+u16 element(u8* const* rows, u32 row, u32 column) { return ((const u16*)rows[row])[column]; }
 
 }  // namespace
 
@@ -122,11 +119,8 @@ void fence() { preempt(); }
 void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
   Fiber& fiber = current();
   fiber.pc = EMU_HERE;
-  fiber.result = addr;
-  const u64 address = addr;
   u64 addresses[32];
-  for (u32 i = 0; i < 32; ++i) addresses[i] = shuffle(Shuffle::idx, FULL_MASK, address, i, 32);
-  fiber.pc = EMU_HERE;
+  exchange(addr, addresses, EMU_HERE);
   for (u32 m = 0; m < num; ++m) {
     u8* rows[8];
     for (u32 r = 0; r < 8; ++r) {
@@ -135,8 +129,8 @@ void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
       rows[r] = row.cta->shared + row.offset;
     }
     const u32 i = fiber.lane / 4, j = fiber.lane % 4 * 2;
-    const u16 low = is_transposed ? *element(rows, 0, j, i) : *element(rows, 0, i, j);
-    const u16 high = is_transposed ? *element(rows, 0, j + 1, i) : *element(rows, 0, i, j + 1);
+    const u16 low = is_transposed ? element(rows, j, i) : element(rows, i, j);
+    const u16 high = is_transposed ? element(rows, j + 1, i) : element(rows, i, j + 1);
     *regs[m] = pair16(low, high);
   }
   warp_converge(EMU_HERE);
@@ -145,10 +139,8 @@ void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
 void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed) {
   Fiber& fiber = current();
   fiber.pc = EMU_HERE;
-  // Every lane stores its own pairs; the lane that names a row counts as its writer, as all lanes fence alike.
-  u64 addresses[32];
-  for (u32 m = 0; m < num * 8; ++m) addresses[m] = shuffle(Shuffle::idx, FULL_MASK, addr, m, 32);
-  fiber.pc = EMU_HERE;
+  u64 addresses[32];                       // every lane stores its own pairs into the rows that others name
+  exchange(addr, addresses, EMU_HERE);
   const u32 i = fiber.lane / 4, j = fiber.lane % 4 * 2;
   for (u32 m = 0; m < num; ++m) {
     for (u32 k = 0; k < 2; ++k) {

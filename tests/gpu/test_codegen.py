@@ -32,12 +32,16 @@ ULPS = {
 LOOSE = ("mul", "add", "sub")
 
 
-def run(graph: TileGraph, args: Mapping[str, torch.Tensor], grid: tuple[int, int, int] = (1, 1, 1)) -> None:
+def run(
+    graph: TileGraph, args: Mapping[str, torch.Tensor], grid: tuple[int, int, int] = (1, 1, 1)
+) -> None:
     """Compiles and launches on the current device."""
     module = emit_kernel(graph)
     compiled = compile_module(module)
     assert not compiled.serialized, compiled.log
-    Launcher(module, compiled).launch(args, grid, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
+    Launcher(module, compiled).launch(
+        args, grid, torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
+    )
     torch.cuda.synchronize()
 
 
@@ -67,7 +71,25 @@ def values(dtype: DType, n: int, seed: int, *, small: bool = False) -> np.ndarra
         return out
     out = (rng.standard_normal(n) * np.exp(rng.uniform(-3, 3, n))).astype(dtype.numpy)
     with np.errstate(all="ignore"):
-        special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 300.0, -300.0, 1e6, -1e6, 1e-6, 3e9, 1e19])
+        special = np.array(
+            [
+                0.0,
+                -0.0,
+                1.0,
+                -1.0,
+                np.inf,
+                -np.inf,
+                np.nan,
+                0.5,
+                300.0,
+                -300.0,
+                1e6,
+                -1e6,
+                1e-6,
+                3e9,
+                1e19,
+            ]
+        )
         out[: len(special)] = special.astype(dtype.numpy)
     return out
 
@@ -85,9 +107,16 @@ def check(case: eg.Case) -> str:
     if len(arrays) > 1:
         arrays[1] = np.roll(arrays[1], 3)
         both = min(64, n // 8)
-        arrays[0][n - both :] = arrays[1][n - both :] if arrays[0].dtype == arrays[1].dtype else arrays[0][n - both :]
-    args = {f"x{i}": to_torch(a, d) for i, (a, d) in enumerate(zip(arrays, case.operand_dtypes, strict=True))}
-    args["out"] = torch.zeros(n * case.out_dtype.bytes, dtype=torch.uint8, device="cuda").view(TORCH[case.out_dtype.name])
+        arrays[0][n - both :] = (
+            arrays[1][n - both :] if arrays[0].dtype == arrays[1].dtype else arrays[0][n - both :]
+        )
+    args = {
+        f"x{i}": to_torch(a, d)
+        for i, (a, d) in enumerate(zip(arrays, case.operand_dtypes, strict=True))
+    }
+    args["out"] = torch.zeros(n * case.out_dtype.bytes, dtype=torch.uint8, device="cuda").view(
+        TORCH[case.out_dtype.name]
+    )
     run(eg.kernel(case), args)
     got = to_numpy(args["out"], case.out_dtype)
     graph = eg.kernel(case)
@@ -103,14 +132,18 @@ def compare(case: eg.Case, got: np.ndarray, want: np.ndarray, inputs: list[np.nd
         with np.errstate(all="ignore"):
             g, w = got.astype(np.float64), want.astype(np.float64)
         name = case.opcode.partition(".")[2]
-        eps = 2.0 ** -(case.out_dtype.mantissa_bits)
+        eps = 2.0**-(case.out_dtype.mantissa_bits)
         tolerance = ULPS.get(name, 0) * eps if case.out_dtype.bits >= 32 else eps * (name in ULPS)
         if dict(case.attributes).get("fast"):
             with np.errstate(all="ignore"):
-                tolerance = np.maximum(tolerance, 2e-6 * np.maximum(1, np.abs(inputs[0].astype(np.float64))))
+                tolerance = np.maximum(
+                    tolerance, 2e-6 * np.maximum(1, np.abs(inputs[0].astype(np.float64)))
+                )
         tiny = 2e-38 if case.out_dtype.bits == 32 else 0.0
         with np.errstate(all="ignore"):
-            close = (g == w) | (np.abs(g - w) <= np.maximum(tolerance * np.abs(w), tiny * bool(np.any(tolerance))))
+            close = (g == w) | (
+                np.abs(g - w) <= np.maximum(tolerance * np.abs(w), tiny * bool(np.any(tolerance)))
+            )
         bad = ~(close | (np.isnan(g) & np.isnan(w)))
         if case.out_dtype.is_fp8:  # results saturate, infinities of e5m2 included
             bad &= np.isfinite(w)
@@ -135,8 +168,14 @@ def test_layouts(case: lg.Case) -> None:
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_vector_add(n: int, offset: int) -> None:
     """Aligned, unaligned and ragged vectors."""
-    x, y, out = (torch.randn(n + 8, device="cuda").bfloat16()[offset : offset + n] for _ in range(3))
-    run(mg.vector_add(align=16 if offset == 0 else 2), {"x": x, "y": y, "out": out}, (-(-n // 1024), 1, 1))
+    x, y, out = (
+        torch.randn(n + 8, device="cuda").bfloat16()[offset : offset + n] for _ in range(3)
+    )
+    run(
+        mg.vector_add(align=16 if offset == 0 else 2),
+        {"x": x, "y": y, "out": out},
+        (-(-n // 1024), 1, 1),
+    )
     assert torch.equal(out, x + y)
 
 
@@ -150,7 +189,9 @@ def test_single_role_dot(MNK: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("make", [mg.ping_pong_gemm, mg.cooperative_gemm])
-@pytest.mark.parametrize("MNK", [(512, 768, 64), (1000, 1336, 520), (4096, 4096, 512), (256, 512, 8)], ids=str)
+@pytest.mark.parametrize(
+    "MNK", [(512, 768, 64), (1000, 1336, 520), (4096, 4096, 512), (256, 512, 8)], ids=str
+)
 def test_gemm(make: object, MNK: tuple[int, int, int]) -> None:
     M, N, K = MNK
     a, b = torch.randn(M, K, device="cuda").bfloat16(), torch.randn(N, K, device="cuda").bfloat16()
@@ -159,5 +200,3 @@ def test_gemm(make: object, MNK: tuple[int, int, int]) -> None:
     run(make(*tile), {"a": a, "b": b, "c": c}, (-(-M // tile[0]), -(-N // tile[1]), 1))
     want = a.float() @ b.float().T
     assert ((c.float() - want).norm() / want.norm()).item() < 3e-3
-
-

@@ -23,7 +23,10 @@ def memory_type(dtype: DType) -> str:
 
 
 def scalar_type(dtype: DType) -> str:
-    """The type of a scalar in a register: floats under 32 bits are `float` variables that hold rounded values."""
+    """The type of a scalar in a register.
+
+    Floats under 32 bits are `float` variables that hold rounded values.
+    """
     if dtype.is_float and dtype.bits < 32:
         return "float"
     return memory_type(dtype)
@@ -79,7 +82,10 @@ def indent(text: str) -> str:
 
 
 def wrap(text: str) -> str:
-    """Breaks code lines beyond the limit after a comma or before an operator; comments are cut short."""
+    """Breaks code lines beyond the limit after a comma or before an operator.
+
+    Comments are cut short.
+    """
     return "\n".join(piece for line in text.split("\n") for piece in _wrap_line(line))
 
 
@@ -111,7 +117,7 @@ def _break_at(line: str, hang: int) -> int | None:
             depth -= 1
         if i <= hang:
             continue
-        breaks_after = c == "," or c == ";"
+        breaks_after = c in {",", ";"}
         breaks_before = re.match(r" (&&|\|\||[-+*?:]|<<|\^) ", line[i : i + 4])
         if breaks_after or breaks_before:
             key = (depth, -i)

@@ -1,4 +1,7 @@
-"""Emission: what the context functions share: texts of values, variables, parameters, where a thread stands."""
+"""Emission: what the context functions share.
+
+Texts of values, variables, parameters, where a thread stands.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ MAX_INLINE_CHARS = 40
 class Text:
     """A value as C++.
 
-    atomic: needs no parentheses next to an operator.  stable: means the same wherever it stands in its region.
+    atomic: needs no parentheses next to an operator.  stable: means the same wherever it stands in
+    its region.
     is_product: needs none in a sum.
     """
 
@@ -50,10 +54,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Expression:
-    """Base of contexts whose macro gives an expression instead of statements; `emit` binds it to the result.
+    """Base of contexts whose macro gives an expression instead of statements.
 
-    wrap: the form around the macro's text, such as `round_to<bf16>({})`.  atomic: the macro's text needs no
-    parentheses.  is_product: it needs none in a sum.  cheap: written out at every use of a value without a name.
+    `emit` binds it to the result.
+
+    wrap: the form around the macro's text, such as `round_to<bf16>({})`.  atomic: the macro's text
+    needs no parentheses.  is_product: it needs none in a sum.  cheap: written out at every use of a
+    value without a name.
     """
 
     wrap: str
@@ -142,7 +149,10 @@ class Emission:
 
     @property
     def part_index(self) -> str:
-        """Which part of a tile that an instance's warpgroups share is this warpgroup's, u32, atomic."""
+        """Which part of a tile that an instance's warpgroups share is this warpgroup's, u32.
+
+        Atomic.
+        """
         place = self.place
         if place.groups == place.num_warpgroups:
             return self.group_index
@@ -189,7 +199,10 @@ class Emission:
         return self.variables.root(value) in self._names
 
     def name(self, value: Value, stem: str = "v") -> str:
-        """The variable of a value; a tile's declaration is put before the current statement when new."""
+        """The variable of a value.
+
+        A tile's declaration is put before the current statement when new.
+        """
         root = self.variables.root(value)
         if root not in self._names:
             named = next((v.name for v in (value, *self.variables.members(value)) if v.name), stem)
@@ -199,7 +212,10 @@ class Emission:
         return self._names[root]
 
     def assignment(self, value: Value, stem: str = "v") -> str:
-        """Left side of the statement that gives a scalar its value: `const float t_3`, `int k_1` or `x_1`."""
+        """Left side of the statement that gives a scalar its value.
+
+        `const float t_3`, `int k_1` or `x_1`.
+        """
         is_new = not self.is_declared(value)
         name = self.name(value, stem)
         if not is_new:
@@ -208,7 +224,10 @@ class Emission:
         return f"{const}{self.value_type(value)} {name}"
 
     def declare(self, value: Value, stem: str = "v") -> str:
-        """The variable of a value that is assigned later; its declaration precedes the current statement."""
+        """The variable of a value that is assigned later.
+
+        Its declaration precedes the current statement.
+        """
         is_new = not self.is_declared(value)
         name = self.name(value, stem)
         if is_new and not isinstance(value.type, TileType):
@@ -253,7 +272,10 @@ class Emission:
 
     # ------------------------------------------------------------------ in-place results
     def in_place(self, tie: Tie) -> str:
-        """The variable that an in-place op reads and writes; the old value is copied first when it lives on."""
+        """The variable that an in-place op reads and writes.
+
+        The old value is copied first when it lives on.
+        """
         result, operand = tie
         if self.variables.root(result) is self.variables.root(operand):
             return self.name(operand)
@@ -302,8 +324,16 @@ def _is_scalar(op: Op) -> bool:
 
 
 def _is_map_body(op: Op) -> bool:
-    return op.parent is not None and op.parent.parent is not None and op.parent.parent.opcode == "tile.map"
+    return (
+        op.parent is not None
+        and op.parent.parent is not None
+        and op.parent.parent.opcode == "tile.map"
+    )
 
 
 def _is_small_float(value: Value) -> bool:
-    return isinstance(value.type, ScalarType) and value.type.dtype.is_float and value.type.dtype.bits < 32
+    return (
+        isinstance(value.type, ScalarType)
+        and value.type.dtype.is_float
+        and value.type.dtype.bits < 32
+    )

@@ -1,4 +1,7 @@
-"""The generic walk from graph to text: regions first, then the macro of the op's name. Knows no op."""
+"""The generic walk from graph to text: regions first, then the macro of the op's name.
+
+Knows no op.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ class Walker:
         return context_of(op)(op, self.emission, *bodies)
 
     def _bind(self, op: Op, context: Expression, text: str) -> str:
-        """Gives the value of an expression to the op's result: in place of a variable when it is simple."""
+        """Gives the value of an expression to the op's result.
+
+        In place of a variable when it is simple.
+        """
         code = context.wrap.format(text) if context.wrap else text
         atomic = context.atomic or bool(context.wrap)
         value = op.result
@@ -95,7 +101,7 @@ class Walker:
 
 
 def render_macro(opcode: str, context: object) -> str:
-    """The text that the macro of an opcode (or of the context's variant of it) makes of a context."""
+    """The text that the macro of an opcode, or of its variant, makes of a context."""
     family, _, _ = opcode.partition(".")
     variant = getattr(context, "variant", "")
     name = opcode.replace(".", "_") + (f"_{variant}" if variant else "")

@@ -11,21 +11,35 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 
-__all__ = ["IndexMap", "index_map", "register_part", "replica_conditions", "term_sum", "thread_part", "vector_width"]
+__all__ = [
+    "IndexMap",
+    "index_map",
+    "register_part",
+    "replica_conditions",
+    "term_sum",
+    "thread_part",
+    "vector_width",
+]
 
 LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """Register of a source tile for register `i`: an expression, and a table when no formula fits."""
+    """Register of a source tile for register `i`.
+
+    An expression, and a table when no formula fits.
+    """
 
     text: str
     table: tuple[int, ...] = ()
 
 
 def term_sum(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
-    """Sum of `variable / stride % size * weight`; `count`: the variable runs below it. Empty when zero."""
+    """Sum of `variable / stride % size * weight`; `count`: the variable runs below it.
+
+    Empty when zero.
+    """
     parts: list[str] = []
     for stride, size, weight in terms:
         if size <= 1 or stride >= count or weight == 0:
@@ -55,7 +69,9 @@ def register_part(layout: Layout, dim: int, variable: str = "i") -> str:
     return term_sum(variable, layout.unit_terms(dim, Unit.REG), layout.num_regs)
 
 
-def index_map(target: Layout, source: Layout, follows: Sequence[int | None], variable: str = "i") -> IndexMap:
+def index_map(
+    target: Layout, source: Layout, follows: Sequence[int | None], variable: str = "i"
+) -> IndexMap:
     """Where register `variable` of the target layout finds its element in the source's registers.
 
     Raises:
@@ -66,7 +82,12 @@ def index_map(target: Layout, source: Layout, follows: Sequence[int | None], var
     except ValueError as fault:
         raise CodegenError(f"a tile has to change its layout before this use: {fault}") from None
     digits = sorted(
-        {(d.stride, d.size) for dim in target.dims for d in dim if d.unit is Unit.REG and d.size > 1}
+        {
+            (d.stride, d.size)
+            for dim in target.dims
+            for d in dim
+            if d.unit is Unit.REG and d.size > 1
+        }
     )
     terms: list[tuple[int, int, int]] = []
     for stride, size in digits:
@@ -90,7 +111,12 @@ def replica_conditions(layout: Layout, num_warps: int) -> tuple[str, ...]:
     counts = ((Unit.LANE, "lane", LANES), (Unit.WARP, "warp", max(num_warps, layout.num_warps)))
     for unit, variable, count in counts:
         digits = sorted(
-            {(d.stride, d.size) for dim in layout.dims for d in dim if d.unit is unit and d.size > 1}
+            {
+                (d.stride, d.size)
+                for dim in layout.dims
+                for d in dim
+                if d.unit is unit and d.size > 1
+            }
         )
         covered = 1
         for stride, size in digits:
@@ -105,10 +131,13 @@ def replica_conditions(layout: Layout, num_warps: int) -> tuple[str, ...]:
     return tuple(out)
 
 
-def vector_width(layout: Layout, dim: int, extent: int, element_bytes: int, *, limit_bytes: int = 16) -> int:
-    """Elements that a thread holds side by side along `dim` in consecutive registers and may move at once.
+def vector_width(
+    layout: Layout, dim: int, extent: int, element_bytes: int, *, limit_bytes: int = 16
+) -> int:
+    """Neighbours along `dim` that a thread holds in consecutive registers and may move at once.
 
-    1 when that is nothing, or fewer than 4 bytes. The vectors begin at multiples of the width along the dimension.
+    1 when that is nothing, or fewer than 4 bytes. The vectors begin at multiples of the width along
+    the dimension.
     """
     digits = [d for d in layout.dims[dim] if d.size > 1]
     if not digits or digits[0].unit is not Unit.REG or digits[0].stride != 1:

@@ -25,12 +25,14 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
     """The CUDA C++ of a kernel.
 
     Args:
-        graph: at MACHINE level. Its facts hold `num_threads`, `smem_bytes` (dynamic shared memory), `cluster_size`,
-            `grid` (GridSpec), `arg_names` (user names of the arguments in order) and optionally `min_blocks` and `pdl`.
+        graph: at MACHINE level. Its facts hold `num_threads`, `smem_bytes` (dynamic shared memory),
+        `cluster_size`, `grid` (GridSpec), `arg_names` (user names of the arguments in order) and
+        optionally `min_blocks` and `pdl`.
         target: the architecture.
 
     Raises:
-        CodegenError: the graph is at another level, or an op has no CUDA form; at the op's location.
+        CodegenError: the graph is at another level, or an op has no CUDA form; at the op's
+        location.
     """
     if graph.level is not Level.MACHINE:
         raise CodegenError(f"kernel {graph.name} is at level {graph.level.name}, expected MACHINE")
@@ -48,7 +50,10 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         cluster_size=emission.cluster_size,
         params=", ".join(declaration(p) for p in params),
         smem_bytes=smem_bytes,
-        body=indent("".join(f"{line}\n" for line in place_declarations(emission.place, is_role=False)) + body),
+        body=indent(
+            "".join(f"{line}\n" for line in place_declarations(emission.place, is_role=False))
+            + body
+        ),
     )
     return KernelModule(
         name=graph.name,

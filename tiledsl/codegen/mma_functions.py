@@ -21,15 +21,17 @@ STEPS_PER_BOX = ATOM_BYTES // STEP_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand of a multiply in shared memory, 128-byte swizzled.
+    """One operand of a multiply in shared memory, 128-byte swizzled, or in registers.
 
-    is_K_major: K is contiguous. lines: rows of 128 bytes of one box: the MN extent of the whole slot when K-major,
-    else its K extent.
+    is_K_major: K is contiguous. lines: rows of 128 bytes of one box: the MN extent of the whole
+    slot when K-major, else its K extent. num_regs: elements that a thread holds of a register
+    operand, 0 for shared memory.
     """
 
     dtype: DType
     is_K_major: bool
     lines: int
+    num_regs: int = 0
 
     @property
     def box_bytes(self) -> int:
@@ -38,7 +40,11 @@ class Operand:
     @property
     def descriptor(self) -> str:
         """Call that makes the descriptor, up to the address."""
-        return "smem_desc_k<128>({})" if self.is_K_major else f"smem_desc_mn<128>({{}}, {self.box_bytes})"
+        return (
+            "smem_desc_k<128>({})"
+            if self.is_K_major
+            else f"smem_desc_mn<128>({{}}, {self.box_bytes})"
+        )
 
     def step(self, num_steps: int) -> str:
         """Bytes from the first K step to step `k`, as an expression."""
@@ -54,7 +60,10 @@ class Operand:
         return 64 * ATOM_BYTES if self.is_K_major else self.box_bytes
 
     def part_bytes(self, extent: int) -> int | None:
-        """Bytes from one warpgroup's part of `extent` rows or columns to the next; None when it cannot be addressed."""
+        """Bytes from one warpgroup's part of `extent` rows or columns to the next.
+
+        None when it cannot be addressed.
+        """
         if self.is_K_major:
             return extent * ATOM_BYTES
         return None if extent % 64 else extent // 64 * self.box_bytes
@@ -75,9 +84,12 @@ class MmaFunction:
     @property
     def comment(self) -> str:
         majors = ", ".join(
-            f"{n} {x.dtype} {'K' if x.is_K_major else 'MN'}-major" for n, x in (("a", self.a), ("b", self.b))
+            f"{n} {x.dtype} {'K' if x.is_K_major else 'MN'}-major"
+            for n, x in (("a", self.a), ("b", self.b))
         )
-        return f"acc[{self.M}, {self.N}] (+)= a[{self.M}, {self.K}] * b[{self.K}, {self.N}]: {majors}"
+        return (
+            f"acc[{self.M}, {self.N}] (+)= a[{self.M}, {self.K}] * b[{self.K}, {self.N}]: {majors}"
+        )
 
     @property
     def num_steps(self) -> int:
@@ -92,12 +104,24 @@ class MmaFunction:
         return self.num_blocks * self.wgmma.num_acc
 
     @property
-    def a_descriptor(self) -> str:
-        return self.a.descriptor.format("a")
+    def a_parameter(self) -> str:
+        """The left operand's parameter: an address or a register tile."""
+        if self.a.num_regs:
+            return f"Packed<{self.a.dtype.cuda}, {self.a.num_regs}>& a"
+        return "u32 a"
 
     @property
-    def b_descriptor(self) -> str:
-        return self.b.descriptor.format("b")
+    def descriptors(self) -> str:
+        """Declarations of the descriptors of the operands in shared memory."""
+        b = f"b_desc = {self.b.descriptor.format('b')}"
+        return b if self.a.num_regs else f"a_desc = {self.a.descriptor.format('a')}, {b}"
+
+    @property
+    def a_argument(self) -> str:
+        """The left operand of step `k` and block `m`."""
+        if self.a.num_regs:
+            return "a.quad(k)" if self.num_blocks == 1 else f"a.quad(m * {self.num_steps} + k)"
+        return f"smem_desc_add(a_desc, {self.a_offset})"
 
     @property
     def a_offset(self) -> str:
@@ -120,9 +144,11 @@ class MmaFunctions:
         key = (M, N, K, wgmma, a, b)
         if key not in self._functions:
             stem = f"mma_{M}x{N}x{K}_{a.dtype}"
-            stem += "" if a.is_K_major else "_ta"
+            stem += "_rs" if a.num_regs else ("" if a.is_K_major else "_ta")
             stem += "" if b.is_K_major else "_tb"
-            taken = sum(f.name == stem or f.name.startswith(f"{stem}_v") for f in self._functions.values())
+            taken = sum(
+                f.name == stem or f.name.startswith(f"{stem}_v") for f in self._functions.values()
+            )
             name = stem if not taken else f"{stem}_v{taken + 1}"
             self._functions[key] = MmaFunction(name, M, N, K, wgmma, a, b)
         return self._functions[key].name

@@ -1,4 +1,7 @@
-"""Identifiers of the emitted text: `<user name>_<n>`, numbered in order of emission, never a word of C++."""
+"""Identifiers of the emitted text.
+
+`<user name>_<n>`, numbered in order of emission, never a word of C++.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,32 @@ from tiledsl.codegen.environment import headers
 
 __all__ = ["Names"]
 
-_KEYWORDS = frozenset(
-    """alignas alignof and asm auto bool break case catch char class const constexpr continue default delete
-    do double else enum explicit export extern false float for friend goto if inline int long mutable
-    namespace new not operator or private protected public register return short signed sizeof static
-    struct switch template this throw true try typedef typename union unsigned using virtual void volatile
-    while xor""".split()
-)
-_LOCALS = frozenset(
-    """smem smem_base warpgroup warp lane leader i j threadIdx blockIdx blockDim gridDim warpSize min max tdsl
-    signbit isinf isnan""".split()
-)
+_KEYWORDS = frozenset((
+    "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class",
+    "const", "constexpr", "continue", "default", "delete", "do", "double", "else", "enum",
+    "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline",
+    "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private", "protected",
+    "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
+    "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using",
+    "virtual", "void", "volatile", "while", "xor",
+))  # fmt: skip
+_LOCALS = frozenset((
+    "smem", "smem_base", "warpgroup", "warp", "lane", "leader", "i", "j", "threadIdx", "blockIdx",
+    "blockDim", "gridDim", "warpSize", "min", "max", "tdsl", "signbit", "isinf", "isnan",
+))  # fmt: skip
+_TEMPLATE = r"^(?:template <.*?> )?"
 _DEFINITION = re.compile(
-    r"^(?:template <.*?> )?(?:struct(?: alignas\(\w+\))?|using) (\w+)|^(?:template <.*?> )?TDSL_FN [\w<> *]*?(\w+)\(", re.M
+    rf"{_TEMPLATE}(?:struct(?: alignas\(\w+\))?|using) (\w+)|{_TEMPLATE}TDSL_FN [\w<> *]*?(\w+)\(",
+    re.M,
 )
 
 
 @cache
 def _taken() -> frozenset[str]:
-    """Words that a kernel parameter must not hide: keywords, our locals, functions and types of the headers."""
+    """Words that a kernel parameter must not hide.
+
+    Keywords, our locals, functions and types of the headers.
+    """
     words = {w for _, text in headers() for pair in _DEFINITION.findall(text) for w in pair if w}
     return frozenset(_KEYWORDS | _LOCALS | words)
 

@@ -33,7 +33,10 @@ class _Key:
 
 
 class Params:
-    """Hands out parameters on first use; `ordered()` lists them in the order of the user's arguments."""
+    """Hands out parameters on first use.
+
+    `ordered()` lists them in the order of the user's arguments.
+    """
 
     def __init__(self, args: tuple[Value, ...], arg_names: tuple[str, ...], names: Names) -> None:
         if len(args) != len(arg_names):
@@ -80,10 +83,15 @@ class Params:
 
     def grid(self, axis: int) -> str:
         """Name of an extent of the user's grid (i32)."""
-        return self._add(_Key(len(self._arg_names), "grid", (axis,)), GridParam(f"grid_{axis}", axis))
+        return self._add(
+            _Key(len(self._arg_names), "grid", (axis,)), GridParam(f"grid_{axis}", axis)
+        )
 
     def ordered(self) -> tuple[Param, ...]:
-        """All parameters in use: by argument, then pointer, maps, extents, strides; the grid last."""
+        """All parameters in use: by argument, then pointer, maps, extents, strides.
+
+        The grid last.
+        """
         keys = sorted(self._params, key=lambda k: (k.arg, k.kind, repr(k.detail)))
         return tuple(self._params[k] for k in keys)
 

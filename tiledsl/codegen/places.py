@@ -27,4 +27,6 @@ def _warp(place: Place, *, is_role: bool) -> str:
     text = f"warp_id() - {4 * place.first_warpgroup}" if place.first_warpgroup else "warp_id()"
     if place.groups == place.num_warpgroups:
         return text
-    return f"({text}) % {place.num_warps}" if place.first_warpgroup else f"{text} % {place.num_warps}"
+    return (
+        f"({text}) % {place.num_warps}" if place.first_warpgroup else f"{text} % {place.num_warps}"
+    )

@@ -43,17 +43,26 @@ def enters(*opcodes: str) -> Callable[[Builder], Builder]:
 
 
 def yields_to(*opcodes: str) -> Callable[[Builder], Builder]:
-    """Registers `f(yield_op, emission) -> context | None` for yields that end a region of these ops."""
+    """Registers `f(yield_op.
+
+    Emission) -> context | None` for yields that end a region of these ops.
+    """
     return lambda f: _register(_yields, opcodes, f)
 
 
 def overwrites(*opcodes: str) -> Callable[[Builder], Builder]:
-    """Registers `f(op) -> ((result, operand), ...)`: results that live in an operand's registers."""
+    """Registers `f(op) -> ((result, operand), ...)`.
+
+    Results that live in an operand's registers.
+    """
     return lambda f: _register(_ties, opcodes, f)
 
 
 def reads_at_its_own_place(*opcodes: str) -> Callable[[Builder], Builder]:
-    """Registers `f(op, operand) -> bool`: register i of the operand is only read before result i is written."""
+    """Registers `f(op, operand) -> bool`.
+
+    Register i of the operand is only read before result i is written.
+    """
     return lambda f: _register(_safe, opcodes, f)
 
 

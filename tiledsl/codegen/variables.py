@@ -1,4 +1,6 @@
-"""SSA destruction: which values share one C++ variable, so that loops and in-place ops need no copies.
+"""SSA destruction.
+
+Which values share one C++ variable, so that loops and in-place ops need no copies.
 
 Liveness is exact on the structured control flow; values are merged along the copies that SSA form
 implies (loop carries, branch results, in-place results) whenever their live ranges do not meet.
@@ -38,8 +40,11 @@ class Variables:
     """
 
     def __init__(self, graph: TileGraph) -> None:
-        self._forced = [pair for op in graph.walk() for pair in _forced_pairs(op)]
-        self._wished = [pair for op in graph.walk() for pair in (*ties_of(op), *_wished_pairs(op))]
+        ops = list(graph.walk())
+        used = {v for op in ops for v in op.operands}
+        self._forced = [pair for op in ops for pair in _forced_pairs(op)]
+        self._wished = [pair for op in ops for pair in (*ties_of(op), *_wished_pairs(op, used))]
+        self._assigned = {v for op in ops for v in _assigned_values(op)}
         pairs = [*self._forced, *self._wished]
         self._relevant = {v for pair in pairs for v in pair if _has_variable(v)}
         self._meets: dict[Value, set[Value]] = defaultdict(set)
@@ -60,8 +65,9 @@ class Variables:
         return value
 
     def is_mutable(self, value: Value) -> bool:
-        """Whether the variable has more than one definition."""
-        return value in self._relevant and len(self._class(value)) > 1
+        """Whether the variable may be written more than once."""
+        members = self._class(value)
+        return len(members) > 1 or members[0] in self._assigned
 
     def members(self, value: Value) -> tuple[Value, ...]:
         """All values of a class."""
@@ -190,15 +196,32 @@ def _forced_pairs(op: Op) -> list[tuple[Value, Value]]:
             return []
 
 
-def _wished_pairs(op: Op) -> list[tuple[Value, Value]]:
+def _assigned_values(op: Op) -> tuple[Value, ...]:
+    """Values whose variables are assigned at the ends of regions."""
+    match op:
+        case For():
+            return op.carried
+        case If():
+            return op.results
+        case While():
+            return (*op.before.args, *op.body.args)
+        case _:
+            return ()
+
+
+def _wished_pairs(op: Op, used: set[Value]) -> list[tuple[Value, Value]]:
     """Copies that SSA form implies, most frequent first."""
     match op:
         case For():
             carried = op.carried
-            return [*zip(carried, yielded(op.body), strict=True), *zip(carried, op.init, strict=True)]
+            return [
+                *zip(carried, yielded(op.body), strict=True),
+                *zip(carried, op.init, strict=True),
+            ]
         case If():
             then, orelse = yielded(op.then), yielded(op.orelse)
-            return [*zip(op.results, then, strict=False), *zip(op.results, orelse, strict=False)]
+            pairs = [*zip(op.results, then, strict=False), *zip(op.results, orelse, strict=False)]
+            return [(result, value) for result, value in pairs if result in used]
         case While():
             return [
                 *zip(op.before.args, yielded(op.body), strict=True),

@@ -177,10 +177,16 @@ def _typed(op: Op, value: Value, result: Any) -> Any:
         return result
     array = np.asarray(result)
     shape = type_.shape if isinstance(type_, TileType) else ()
+    if _is_vectorized(op):
+        shape = array.shape
     if array.shape != shape or array.dtype != type_.dtype.numpy:
         got = f"{list(array.shape)} {array.dtype}"
         raise InternalError(f"{op.opcode} gave {got} for a value of type {type_}")
     return array
+
+
+def _is_vectorized(op: Op) -> bool:
+    return op.parent is not None and op.parent.parent is not None and op.parent.parent.vectorized
 
 
 def _bind_one(value: Value, given: Any, memory: GlobalMemory) -> Any:

@@ -196,6 +196,8 @@ class Op:
     effect: ClassVar[Effect] = Effect.PURE
     is_terminator: ClassVar[bool] = False
     is_loop: ClassVar[bool] = False
+    # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
+    vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
 
     id: int

@@ -65,8 +65,8 @@ class ConsumerBuilder(RoleBuilder):
     ) -> None:
         super().__init__(builder, plan, channels, mapping)
         self.stores = stores
-        self.first_load = {c.loop.loads[0].op.id: c for c in channels.values()}
-        self.load_ids = {o.op.id for c in channels.values() for o in c.loop.loads}
+        self.first_load = {c.loads[0].op.id: c for c in channels.values()}
+        self.load_ids = {o.op.id for c in channels.values() for o in c.loads}
         self.in_range: Value | None = None
         self.pending: tuple[Value, ...] = ()
 
@@ -212,7 +212,7 @@ class ConsumerBuilder(RoleBuilder):
     def get_channel(self, channel: Channel) -> None:
         op = aref.Get(channel.aref)
         self.b.add(op)
-        for item, r in zip(channel.loop.loads, op.results, strict=True):
+        for item, r in zip(channel.loads, op.results, strict=True):
             r.name = item.name
             self.map[item.op.result] = r
 

@@ -42,21 +42,24 @@ from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import ScalarType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One aref:
+    """One aref and the loads that one put of it makes.
 
-    the loads of one dot loop. multicast: per payload, whether the cluster's CTAs share it.
+    loop: the accumulating dot loop that it feeds, where it feeds just one.
+    multicast: per payload, whether the cluster's CTAs share it. hints: L2 eviction priorities.
     """
 
-    loop: DotLoop
+    loads: tuple[OperandLoad, ...]
     aref: Value
-    multicast: tuple[bool, ...]
+    multicast: tuple[bool, ...] = ()
     hints: tuple[str, ...] = ()
+    loop: DotLoop | None = None
 
 
 class RoleBuilder:
@@ -238,14 +241,14 @@ class ProducerBuilder(RoleBuilder):
         super().__init__(builder, plan, channels, mapping)
         self.tainted = tainted
         self.loads: dict[int, Channel] = {
-            o.op.id: c for c in channels.values() for o in c.loop.loads
+            o.op.id: c for c in channels.values() for o in c.loads
         }
         self.bounds: dict[int, tuple[Value, Value]] = {}
 
     def clone(self, op: Op) -> None:
         channel = self.loads.get(op.id)
         if channel is not None:
-            if channel.loop.loads[-1].op is op:
+            if channel.loads[-1].op is op:
                 self.put(channel)
             return
         if op.effect is Effect.WRITE or (
@@ -266,7 +269,7 @@ class ProducerBuilder(RoleBuilder):
         b.add(op)
         with b.at(op.body):
             tiles: list[Value] = []
-            for item in channel.loop.loads:
+            for item in channel.loads:
                 old = item.op
                 offsets = tuple(self.get(o) for o in old.offsets)
                 load = Load(
@@ -318,17 +321,22 @@ def constant_step(loop: For) -> int:
 
 
 def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int, Channel]:
-    """One aref per dot loop, by loop id."""
+    """One aref per accumulating dot loop, by loop id."""
     out: dict[int, Channel] = {}
     for found in analysis.loops:
-        payload = tuple(o.smem for o in found.loads)
-        with builder.located(found.loop.loc):
-            name = "_".join(o.name for o in found.loads)
-            value = builder.value(aref.Create(payload, plan.num_stages), name)
+        value = make_aref(builder, found.loads, plan.num_stages)
         shared = plan.cluster_size > 1 and plan.split_k == 1
         multicast = tuple(shared and plan.cluster_axis not in o.axes for o in found.loads)
-        out[found.loop.id] = Channel(found, value, multicast, eviction_hints(found, plan))
+        hints = eviction_hints(found, plan)
+        out[found.loop.id] = Channel(found.loads, value, multicast, hints, found)
     return out
+
+
+def make_aref(builder: Builder, loads: tuple[OperandLoad, ...], depth: int) -> Value:
+    """A channel's aref, named after what it carries."""
+    with builder.located(loads[0].op.loc):
+        payload = tuple(o.smem for o in loads)
+        return builder.value(aref.Create(payload, depth), "_".join(o.name for o in loads))
 
 
 def eviction_hints(found: DotLoop, plan: Plan) -> tuple[str, ...]:
@@ -357,7 +365,7 @@ def build_producer(
         single_thread=True,
     )
     builder.add(role)
-    sources = [o.op.result for c in channels.values() for o in c.loop.loads]
+    sources = [o.op.result for c in channels.values() for o in c.loads]
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted)

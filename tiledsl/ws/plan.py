@@ -44,6 +44,7 @@ class Plan:
     `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
     share; with split_k > 1 they
     share one tile and split its loop instead.
+    outer_stages: slots of a channel whose load stands before the loop.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
@@ -69,6 +70,7 @@ class Plan:
     consumer_registers: int = 232
     ctas_per_sm: int = 1
     l2_promotion_bytes: int = 256
+    outer_stages: int = 1
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
 

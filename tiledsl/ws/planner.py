@@ -371,13 +371,13 @@ class Planner:
         )
 
 
-def stored_geometry(analysis: Analysis, plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
+def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
     """Staging geometry of each store by op id (all alike), and a line per store that writes from
     registers.
     """
     out: dict[int, StoreGeometry] = {}
     notes: list[str] = []
-    for store in analysis.stores:
+    for store in stores:
         value = store.value.type
         assert isinstance(value, TileType)
         found = (

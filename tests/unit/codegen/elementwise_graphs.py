@@ -22,7 +22,21 @@ from tiledsl.ir.types import TensorType
 N = 512
 INTS = tuple(d for d in dt.ALL if d.is_int)
 FLOATS = tuple(d for d in dt.ALL if d.is_float)
-BINARY = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr")
+BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "floordiv",
+    "mod",
+    "min",
+    "max",
+    "and",
+    "or",
+    "xor",
+    "shl",
+    "shr",
+)
 UNARY = (
     "neg", "not", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil",
 )  # fmt: skip
@@ -43,7 +57,9 @@ class Case:
 
     def build(self, *values: object) -> Op:
         """The op on some operands."""
-        return op_class(self.opcode)(**dict(zip(self.operand_names, values, strict=False)), **dict(self.attributes))
+        return op_class(self.opcode)(
+            **dict(zip(self.operand_names, values, strict=False)), **dict(self.attributes)
+        )
 
     @property
     def operand_names(self) -> tuple[str, ...]:
@@ -76,7 +92,10 @@ def cases() -> Iterator[Case]:
     yield from (Case("elementwise.fma", d) for d in FLOATS)
     yield from (Case("elementwise.cast", a, (("dtype", b),)) for a in dt.ALL for b in dt.ALL)
     yield from (
-        Case("elementwise.bitcast", a, (("dtype", b),)) for a in dt.ALL for b in dt.ALL if a.bits == b.bits and a != b
+        Case("elementwise.bitcast", a, (("dtype", b),))
+        for a in dt.ALL
+        for b in dt.ALL
+        if a.bits == b.bits and a != b
     )
 
 
@@ -90,7 +109,13 @@ def kernel(case: Case, n: int = N, warps: int = 4) -> TileGraph:
         x = k.arg(f"x{i}", TensorType(1, dtype, 0, False, 16))
         inputs.append(k.tile(memory.Load(x, (zero,), block_shape=(n,)), layout, f"x{i}"))
     out = k.arg("out", TensorType(1, case.out_dtype, 0, False, 16))
-    op = tile.Map(tuple(inputs), shape=(n,), layout=layout, follows=((0,),) * len(inputs), out_dtypes=(case.out_dtype,))
+    op = tile.Map(
+        tuple(inputs),
+        shape=(n,),
+        layout=layout,
+        follows=((0,),) * len(inputs),
+        out_dtypes=(case.out_dtype,),
+    )
     k.op(op)
     args = [op.body.add_arg(ScalarType(v.type.dtype)) for v in inputs]
     op.body.add_arg(ScalarType(dt.int32))
@@ -102,7 +127,19 @@ def kernel(case: Case, n: int = N, warps: int = 4) -> TileGraph:
 
 def constants() -> list[tuple[object, DType]]:
     """Awkward constants."""
-    floats = [0.0, -0.0, 0.1, 1e-40, 3.4e38, float("inf"), float("-inf"), float("nan"), 1.0, 448.0, 1e300]
+    floats = [
+        0.0,
+        -0.0,
+        0.1,
+        1e-40,
+        3.4e38,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        1.0,
+        448.0,
+        1e300,
+    ]
     out: list[tuple[object, DType]] = [(v, d) for d in FLOATS for v in floats]
     for d in INTS:
         top = 1 << d.bits

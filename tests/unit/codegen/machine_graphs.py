@@ -79,11 +79,27 @@ class Kernel:
         self.graph.set_type(value, value.type.with_layout(layout))
         return value
 
-    def map(self, inputs: Sequence[Value], out: DType, layout: Layout, shape: Sequence[int], body: BODY, name: str,
-            follows: Sequence[tuple[int | None, ...]] | None = None) -> Value:
+    def map(
+        self,
+        inputs: Sequence[Value],
+        out: DType,
+        layout: Layout,
+        shape: Sequence[int],
+        body: BODY,
+        name: str,
+        follows: Sequence[tuple[int | None, ...]] | None = None,
+    ) -> Value:
         if follows is None:
-            follows = tuple(tuple(range(v.type.rank)) if isinstance(v.type, TileType) else () for v in inputs)
-        op = tile.Map(tuple(inputs), shape=tuple(shape), layout=layout, follows=tuple(follows), out_dtypes=(out,))
+            follows = tuple(
+                tuple(range(v.type.rank)) if isinstance(v.type, TileType) else () for v in inputs
+            )
+        op = tile.Map(
+            tuple(inputs),
+            shape=tuple(shape),
+            layout=layout,
+            follows=tuple(follows),
+            out_dtypes=(out,),
+        )
         self.b.add(op)
         op.results[0].name = name
         args = [op.body.add_arg(ScalarType(v.type.dtype)) for v in inputs]
@@ -98,8 +114,15 @@ class Kernel:
             yield
 
     @contextmanager
-    def loop(self, name: str, lower: Value | int, upper: Value | int, step: Value | int = 1,
-             init: Sequence[Value] = (), names: Sequence[str] = ()) -> Iterator[control.For]:
+    def loop(
+        self,
+        name: str,
+        lower: Value | int,
+        upper: Value | int,
+        step: Value | int = 1,
+        init: Sequence[Value] = (),
+        names: Sequence[str] = (),
+    ) -> Iterator[control.For]:
         """The body has to end in `yield_`."""
         op = control.For(self._v(lower), self._v(upper), self._v(step), tuple(init))
         self.b.add(op)
@@ -123,7 +146,9 @@ class Kernel:
             self.b.add(control.Yield(()))
 
 
-def vector_add(n: int = 1024, dtype: DType = dt.bfloat16, *, tma_ok: bool = True, align: int = 16) -> TileGraph:
+def vector_add(
+    n: int = 1024, dtype: DType = dt.bfloat16, *, tma_ok: bool = True, align: int = 16
+) -> TileGraph:
     """out = x + y, one block of n elements a program."""
     k = Kernel("vector_add", num_threads=128)
     type_ = TensorType(1, dtype, 0, tma_ok, align)
@@ -132,7 +157,9 @@ def vector_add(n: int = 1024, dtype: DType = dt.bfloat16, *, tma_ok: bool = True
     layout = blocked((n,), 4, vector=16 // dtype.bytes)
     a = k.tile(memory.Load(x, (off,), block_shape=(n,)), layout, "a")
     b = k.tile(memory.Load(y, (off,), block_shape=(n,)), layout, "b")
-    total = k.map((a, b), dtype, layout, (n,), lambda b_, v: [b_.value(ew.Add(v[0], v[1]))], "total")
+    total = k.map(
+        (a, b), dtype, layout, (n,), lambda b_, v: [b_.value(ew.Add(v[0], v[1]))], "total"
+    )
     k.op(memory.Store(out, (off,), total, block_shape=(n,)))
     return k.graph
 
@@ -148,9 +175,13 @@ def single_role_dot(M: int = 64, N: int = 64, K: int = 64) -> TileGraph:
     zero = k.c(0)
     a_smem = k.b.value(smem.Buffer(type_=a_type, offset_bytes=0), "a_smem")
     b_smem = k.b.value(smem.Buffer(type_=b_type, offset_bytes=a_type.bytes), "b_smem")
-    a_tile = k.tile(memory.Load(a, (zero, zero), block_shape=(M, K)), blocked((M, K), 4, vector=8), "a_tile")
+    a_tile = k.tile(
+        memory.Load(a, (zero, zero), block_shape=(M, K)), blocked((M, K), 4, vector=8), "a_tile"
+    )
     k.op(smem.Write(a_smem, a_tile))
-    b_tile = k.tile(memory.Load(b, (zero, zero), block_shape=(K, N)), blocked((K, N), 4, vector=8), "b_tile")
+    b_tile = k.tile(
+        memory.Load(b, (zero, zero), block_shape=(K, N)), blocked((K, N), 4, vector=8), "b_tile"
+    )
     k.op(smem.Write(b_smem, b_tile))
     k.op(barrier.AsyncFence())
     k.op(barrier.CtaSync())
@@ -167,8 +198,19 @@ def single_role_dot(M: int = 64, N: int = 64, K: int = 64) -> TileGraph:
 class Gemm(Kernel):
     """C = A B^T, bf16, both operands K-major, persistent, warp-specialised: what both variants share."""
 
-    def __init__(self, name: str, M: int, N: int, *, depth: int, cluster: int, groups: int, ping_pong: bool,
-                 group: int, epilogue_slots: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        M: int,
+        N: int,
+        *,
+        depth: int,
+        cluster: int,
+        groups: int,
+        ping_pong: bool,
+        group: int,
+        epilogue_slots: int,
+    ) -> None:
         bf16 = dt.bfloat16
         self.M, self.N, self.K, self.cluster = M, N, 64, cluster
         self.a_type, self.b_type = SmemType((M, 64), bf16, 1), SmemType((64, N), bf16, 0)
@@ -178,7 +220,13 @@ class Gemm(Kernel):
         c_bytes = groups * epilogue_slots * self.c_type.bytes
         bars = a_bytes + b_bytes + c_bytes
         grid = GridSpec("persistent", 0 if cluster > 1 else -1, cluster)
-        super().__init__(name, num_threads=128 * (1 + groups), smem_bytes=bars + 16 * depth, cluster_size=cluster, grid=grid)
+        super().__init__(
+            name,
+            num_threads=128 * (1 + groups),
+            smem_bytes=bars + 16 * depth,
+            cluster_size=cluster,
+            grid=grid,
+        )
         t = TensorType(2, bf16, 1, True, 16)
         a, b, c = self.arg("a", t), self.arg("b", t), self.arg("c", t)
         v = self.b.value
@@ -187,10 +235,18 @@ class Gemm(Kernel):
         self.c_map = v(tma.TensorMap(c, dims=(1, 0), box=(64, self.rows)), "c_map")
         self.a_ring = v(smem.Buffer(type_=self.a_type, slots=depth, offset_bytes=0), "a_ring")
         self.b_ring = v(smem.Buffer(type_=self.b_type, slots=depth, offset_bytes=a_bytes), "b_ring")
-        self.c_ring = v(smem.Buffer(type_=self.c_type, slots=groups * epilogue_slots, offset_bytes=a_bytes + b_bytes), "c_ring")
+        self.c_ring = v(
+            smem.Buffer(
+                type_=self.c_type, slots=groups * epilogue_slots, offset_bytes=a_bytes + b_bytes
+            ),
+            "c_ring",
+        )
         arrivals = (1 if ping_pong else groups) * 4 * cluster
         self.full = v(barrier.MbarrierArray(depth=depth, arrivals=1, offset_bytes=bars), "full")
-        self.empty = v(barrier.MbarrierArray(depth=depth, arrivals=arrivals, offset_bytes=bars + 8 * depth), "empty")
+        self.empty = v(
+            barrier.MbarrierArray(depth=depth, arrivals=arrivals, offset_bytes=bars + 8 * depth),
+            "empty",
+        )
         setup = role.Setup()
         self.op(setup)
         with self.inside(setup.body):
@@ -202,7 +258,12 @@ class Gemm(Kernel):
         self.op(barrier.ClusterSync() if cluster > 1 else barrier.CtaSync())
         self.depth, self.groups, self.epilogue_slots = depth, groups, epilogue_slots
         axis = 0 if cluster > 1 else -1
-        self.raster = {"group": group, "group_axis": 0, "cluster_axis": axis, "cluster_size": cluster}
+        self.raster = {
+            "group": group,
+            "group_axis": 0,
+            "cluster_axis": axis,
+            "cluster_size": cluster,
+        }
         self.tiles = v(role.NumTiles(axis, cluster), "tiles")
         extent = v(memory.Shape(a, 1))
         self.k_slots = self.cdiv(extent, 64, "k_slots")
@@ -233,7 +294,18 @@ class Gemm(Kernel):
                     self.op(tma.Load(self.a_map, a, self.full, cur, (at, m0)))
                     mask = self.c((1 << self.cluster) - 1) if self.cluster > 1 else None
                     part_bytes = self.N // self.cluster * 128 if self.cluster > 1 else 0
-                    self.op(tma.Load(self.b_map, b, self.full, cur, (at, n0), mask=mask, part=rank, part_bytes=part_bytes))
+                    self.op(
+                        tma.Load(
+                            self.b_map,
+                            b,
+                            self.full,
+                            cur,
+                            (at, n0),
+                            mask=mask,
+                            part=rank,
+                            part_bytes=part_bytes,
+                        )
+                    )
                     self.op(barrier.CursorNext(cur))
                     self.yield_()
                 self.yield_()
@@ -252,7 +324,9 @@ class Gemm(Kernel):
         self.op(barrier.Arrive(self.empty, rel, self.cluster))
         self.op(barrier.CursorNext(rel))
 
-    def put_chunk(self, packed: Value, column: int, m0: Value, n0: Value, me: Value, staging: Value) -> None:
+    def put_chunk(
+        self, packed: Value, column: int, m0: Value, n0: Value, me: Value, staging: Value
+    ) -> None:
         v = self.b.value
         self.op(tma.StoreWait(self.epilogue_slots - 1))
         self.op(barrier.NamedSync(me, base=1, num_threads=128))
@@ -280,7 +354,17 @@ class Gemm(Kernel):
 
 def ping_pong_gemm(M: int = 128, N: int = 192, depth: int = 4, cluster: int = 2) -> TileGraph:
     """The reference's PP192: every consumer warpgroup has its own tile, order barriers hand over the tensor core."""
-    k = Gemm("gemm_pp", M, N, depth=depth, cluster=cluster, groups=2, ping_pong=True, group=4, epilogue_slots=1)
+    k = Gemm(
+        "gemm_pp",
+        M,
+        N,
+        depth=depth,
+        cluster=cluster,
+        groups=2,
+        ping_pong=True,
+        group=4,
+        epilogue_slots=1,
+    )
     k.producer(24)
     r = role.Role("consumer", 1, 2, 240, grow=True, instances=2)
     k.op(r)
@@ -327,7 +411,17 @@ def ping_pong_gemm(M: int = 128, N: int = 192, depth: int = 4, cluster: int = 2)
 
 def cooperative_gemm(M: int = 128, N: int = 256, depth: int = 4, cluster: int = 1) -> TileGraph:
     """The reference's CO256: two warpgroups share a tile; its packed result is stored under the next tile's slots."""
-    k = Gemm("gemm_co", M, N, depth=depth, cluster=cluster, groups=2, ping_pong=False, group=16, epilogue_slots=2)
+    k = Gemm(
+        "gemm_co",
+        M,
+        N,
+        depth=depth,
+        cluster=cluster,
+        groups=2,
+        ping_pong=False,
+        group=16,
+        epilogue_slots=2,
+    )
     k.producer(40)
     r = role.Role("consumer", 1, 2, 232, grow=True)
     k.op(r)

@@ -145,7 +145,13 @@ def named(op: ops.NamedSync | ops.NamedArrive, e: Emission) -> NamedContext:
     return NamedContext(barrier, op.num_threads)
 
 
-@emits("barrier.init_fence", "barrier.cta", "barrier.cluster", "barrier.async_fence", "barrier.grid_dependency")
+@emits(
+    "barrier.init_fence",
+    "barrier.cta",
+    "barrier.cluster",
+    "barrier.async_fence",
+    "barrier.grid_dependency",
+)
 def plain(op: object, e: Emission) -> NoContext:
     """A call without arguments."""
     del op, e

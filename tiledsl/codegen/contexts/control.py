@@ -71,7 +71,13 @@ def for_(op: ops.For, e: Emission, body: str) -> ForContext:
     """`for (int k_1 = 0; k_1 < n_1; k_1 += 64) {`."""
     iv = e.text(op.iv)
     return ForContext(
-        _pragma(op.unroll), e.value_type(op.iv), iv, e.text(op.lower), _condition(op, e), _increment(op, e), body
+        _pragma(op.unroll),
+        e.value_type(op.iv),
+        iv,
+        e.text(op.lower),
+        _condition(op, e),
+        _increment(op, e),
+        body,
     )
 
 
@@ -164,7 +170,10 @@ def while_(op: ops.While, e: Emission, before: str, body: str) -> WhileContext:
 
 @yields_to("control.while")
 def yield_while(op: ops.Yield, e: Emission) -> CopiesContext | None:
-    """From `before`: the values seen by the body and after the loop, then the exit; from the body: the next ones."""
+    """From `before`: the values seen by the body and after the loop, then the exit; from the body.
+
+    The next ones.
+    """
     loop = op.parent.parent if op.parent else None
     assert isinstance(loop, ops.While)
     if op.parent is loop.body:
@@ -176,7 +185,10 @@ def yield_while(op: ops.Yield, e: Emission) -> CopiesContext | None:
 
 # ---------------------------------------------------------------------- copies
 def start_carried(args: Sequence[Value], init: Sequence[Value], e: Emission) -> None:
-    """Declares carried variables with their initial values; those that share the initial value's are there already."""
+    """Declares carried variables with their initial values.
+
+    Those that share the initial value's are there already.
+    """
     late: list[tuple[Value, Value]] = []
     for arg, value in zip(args, init, strict=True):
         if e.variables.root(arg) is e.variables.root(value) and e.is_declared(arg):

@@ -1,8 +1,9 @@
 """Scalar arithmetic as C++ expressions.
 
-Floats under 32 bits are computed in `float` and rounded once per op, unless the op cannot leave the type
-(`_EXACT`) or its value only goes to where it is rounded anyway (a map's result, a store).
-Scalar code uses the plain operators on 32- and 64-bit integers, the bodies of maps operators that wrap.
+Floats under 32 bits are computed in `float` and rounded once per op, unless the op cannot leave the
+type (`_EXACT`) or its value only goes to where it is rounded anyway (a map's result, a store).
+Scalar code uses the plain operators on 32- and 64-bit integers, the bodies of maps operators that
+wrap.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from tiledsl.ir.ops import elementwise as ops
 from tiledsl.ir.types import ScalarType
 
 _EXACT = frozenset(
-    f"elementwise.{name}"
-    for name in ("min", "max", "neg", "abs", "select", "floor", "ceil", "mod")
+    f"elementwise.{name}" for name in ("min", "max", "neg", "abs", "select", "floor", "ceil", "mod")
 )
 _LOG2_E = 1.4426950408889634
 
@@ -85,7 +85,10 @@ def _is_rounded_later(op: Op, e: Emission) -> bool:
     """Whether every use is the yield of a map, which rounds."""
     users = e.users(op.results[0])
     return bool(users) and all(
-        u.is_terminator and u.parent is not None and u.parent.parent is not None and u.parent.parent.opcode == "tile.map"
+        u.is_terminator
+        and u.parent is not None
+        and u.parent.parent is not None
+        and u.parent.parent.opcode == "tile.map"
         for u in users
     )
 
@@ -94,7 +97,14 @@ def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
     a, b = op.operands
     if operator in ("+", "-"):
         return OperatorContext(rounding(op, e), False, e.factor(a), e.factor(b), operator)
-    return OperatorContext(rounding(op, e), False, e.atom(a), e.atom(b), operator, is_product=operator in ("*", "/", "%"))
+    return OperatorContext(
+        rounding(op, e),
+        False,
+        e.atom(a),
+        e.atom(b),
+        operator,
+        is_product=operator in ("*", "/", "%"),
+    )
 
 
 def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:
@@ -106,7 +116,11 @@ def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContex
 def _wraps(op: Op) -> bool:
     """Whether the plain operator would be undefined on overflow: wide signed integers in a map."""
     dtype = dtype_of(op.results[0])
-    in_map = op.parent is not None and op.parent.parent is not None and op.parent.parent.opcode == "tile.map"
+    in_map = (
+        op.parent is not None
+        and op.parent.parent is not None
+        and op.parent.parent.opcode == "tile.map"
+    )
     return in_map and dtype.kind == "int" and dtype.bits >= 32
 
 
@@ -151,7 +165,9 @@ def extremum(op: ops.Min | ops.Max, e: Emission) -> Expression:
     """`max_num` ignores NaN, `max_nan` keeps it."""
     keeps_nan = op.propagate_nan and dtype_of(op.result).is_float
     name = op.opcode.partition(".")[2]
-    return call(op, e, f"{name}_nan" if keeps_nan else f"{name}_num<{scalar_type(dtype_of(op.result))}>")
+    return call(
+        op, e, f"{name}_nan" if keeps_nan else f"{name}_num<{scalar_type(dtype_of(op.result))}>"
+    )
 
 
 @emits("elementwise.and", "elementwise.or", "elementwise.xor")
@@ -193,7 +209,9 @@ def cast(op: ops.Cast, e: Emission) -> Expression:
     """Between dtypes; small floats are floats that hold rounded values."""
     source, target = dtype_of(op.a), op.dtype
     if target.kind == "bool":
-        return OperatorContext("", False, e.atom(op.a), literal(0, _computed(source)), "!=", "compare")
+        return OperatorContext(
+            "", False, e.atom(op.a), literal(0, _computed(source)), "!=", "compare"
+        )
     if target.is_int:
         return _cast_to_int(op, e, source)
     narrows = not (source.is_float and _contains(target, source)) and source.kind != "bool"
@@ -220,7 +238,7 @@ def _contains(wide: DType, narrow: DType) -> bool:
     """Whether every value of one float dtype is one of another."""
     if wide == narrow or wide.bits >= 32 > narrow.bits:
         return True
-    return wide.name == "f16" and narrow.is_fp8 or wide.name == "bf16" and narrow.is_fp8
+    return (wide.name == "f16" and narrow.is_fp8) or (wide.name == "bf16" and narrow.is_fp8)
 
 
 @emits("elementwise.bitcast")

@@ -1,7 +1,7 @@
 """Blocks of tensors straight to and from registers, by predicated accesses of 64-bit addresses.
 
-Where the layout has neighbours in registers, a check that is equal in all threads chooses vectors of up to 16 bytes:
-the block begins at an aligned place and no vector crosses the tensor's edge.
+Where the layout has neighbours in registers, a check that is equal in all threads chooses vectors
+of up to 16 bytes: the block begins at an aligned place and no vector crosses the tensor's edge.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tiledsl.ir.types import TileType
 class AccessContext:
     """A loop over elements, one over vectors, or both under a check.
 
-    at: address of the element that register `i` goes with; inside: its predicate. other: value outside, for loads.
+    at: address of the element that register `i` goes with; inside: its predicate. other: value
+    outside, for loads.
     """
 
     name: str
@@ -97,7 +98,12 @@ def store(op: ops.Store, e: Emission) -> AccessContext:
 
 
 def _block(
-    tensor: Value, offsets: tuple[Value, ...], extents: tuple[int, ...], squeeze: tuple[int, ...], tile: object, e: Emission
+    tensor: Value,
+    offsets: tuple[Value, ...],
+    extents: tuple[int, ...],
+    squeeze: tuple[int, ...],
+    tile: object,
+    e: Emission,
 ) -> _Block:
     assert isinstance(tile, TileType)
     kept = [d for d in range(len(extents)) if d not in squeeze]
@@ -115,7 +121,9 @@ def _other(value: Value | None, dtype: DType, e: Emission) -> str:
     return f"({memory_type(dtype)}){e.atom(value)}"
 
 
-def _access(block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool) -> AccessContext:
+def _access(
+    block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool
+) -> AccessContext:
     starts = [_start(block, dim, e) for dim in range(block.type_.rank)]
     at, inside = _address(block, starts, e), _inside(block, starts, e, is_store=is_store)
     count = block.layout.num_regs
@@ -143,7 +151,9 @@ def _start(block: _Block, dim: int, e: Emission) -> str:
     stem = dim_name(dim, block.type_.rank)
     if isinstance(offset.type, ScalarType) and offset.type.dtype.bits == 64:
         return _wide_start(block, tile_dim, stem, base, e)
-    return thread_coordinate(e, block.layout, tile_dim, stem, base="" if base == "0" else base) or "0"
+    return (
+        thread_coordinate(e, block.layout, tile_dim, stem, base="" if base == "0" else base) or "0"
+    )
 
 
 def _wide_start(block: _Block, tile_dim: int, stem: str, base: str, e: Emission) -> str:
@@ -179,7 +189,18 @@ def _address(block: _Block, starts: list[str], e: Emission) -> str:
     distance = " + ".join(t for t in first if t != "0")
     distance = f"({distance})" if " " in distance else distance
     e.before(f"{const} = {pointer} + {distance};" if distance else f"{const} = {pointer};")
-    return " + ".join([name, *(step if len(step) == 1 and "+" not in step[0] else [f"({add(*step)})"] if step else [])])
+    return " + ".join(
+        [
+            name,
+            *(
+                step
+                if len(step) == 1 and "+" not in step[0]
+                else [f"({add(*step)})"]
+                if step
+                else []
+            ),
+        ]
+    )
 
 
 def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) -> str:
@@ -187,7 +208,9 @@ def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) ->
     conditions: list[str] = []
     for dim, start in enumerate(starts):
         extent = e.params.shape(block.tensor, dim)
-        conditions.append(f"inside({add('' if start == '0' else start, _reg(block, dim))}, {extent})")
+        conditions.append(
+            f"inside({add('' if start == '0' else start, _reg(block, dim))}, {extent})"
+        )
         tile_dim = block.tile_dims[dim]
         if tile_dim is not None and block.layout.padded_shape[tile_dim] > block.extents[dim]:
             thread = thread_coordinate(e, block.layout, tile_dim, "in_block")
@@ -200,7 +223,10 @@ def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) ->
 
 
 def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:
-    """When all vectors are aligned and none crosses the tensor's edge; empty when that is certain."""
+    """When all vectors are aligned and none crosses the tensor's edge.
+
+    Empty when that is certain.
+    """
     type_ = block.type_
     bytes_ = width * type_.dtype.bytes
     checks: list[str] = []
@@ -211,10 +237,11 @@ def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:
         checks.append(f"aligned<{bytes_}>({e.params.pointer(block.tensor)})")
     if not type_.tma:
         checks += [
-            f"{e.params.stride(block.tensor, d)} % {width} == 0" for d in range(type_.rank) if d != inner
+            f"{e.params.stride(block.tensor, d)} % {width} == 0"
+            for d in range(type_.rank)
+            if d != inner
         ]
     extent = e.params.shape(block.tensor, inner)
     start = "" if e.atom(offset) == "0" else e.atom(offset)
     tail = f"{extent} % {width} == 0 || {add(start, str(block.extents[inner]))} <= {extent}"
     return " && ".join([*checks, f"({tail})"]) if checks else tail
-

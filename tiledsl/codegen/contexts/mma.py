@@ -25,7 +25,10 @@ from tiledsl.ir.types import TileType
 
 @dataclass(frozen=True)
 class IssueContext:
-    """One multiply of a slot. a, b: addresses of this warpgroup's parts, in the instruction's order."""
+    """One multiply of a slot. a, b.
+
+    Addresses of this warpgroup's parts, in the instruction's order.
+    """
 
     function: str
     acc: str
@@ -36,7 +39,10 @@ class IssueContext:
 
 @dataclass(frozen=True)
 class WaitContext:
-    """pending: groups that may stay in flight. copies: moves into variables that could not be shared."""
+    """pending: groups that may stay in flight. copies.
+
+    Moves into variables that could not be shared.
+    """
 
     pending: int
     copies: str
@@ -78,19 +84,29 @@ def issue(op: ops.Issue, e: Emission) -> IssueContext:
     f = _fragment(op.result)
     left, right = (op.b, op.a) if op.swapped else (op.a, op.b)
     if f.row_dim != int(op.swapped):
-        raise CodegenError(f"mma: the accumulator's rows run along dimension {f.row_dim}, swapped is {op.swapped}")
+        raise CodegenError(
+            f"mma: the accumulator's rows run along dimension {f.row_dim}, swapped is {op.swapped}"
+        )
     M_dim, K_dim = (1, 0) if op.swapped else (0, 1)
     a = _operand(left, M_dim, K_dim)
     b = _operand(right, 1 - M_dim, 1 - K_dim)
     acc = tile_type(op.result, "mma")
     form = wgmma_shape(
-        acc.dtype, a.dtype, b.dtype, f.cols, a_in_regs=False, trans_a=not a.is_K_major, trans_b=not b.is_K_major
+        acc.dtype,
+        a.dtype,
+        b.dtype,
+        f.cols,
+        a_in_regs=a.num_regs > 0,
+        trans_a=not a.is_K_major,
+        trans_b=not b.is_K_major,
     )
-    K = smem_type(op.a, "mma").shape[1]
+    K = smem_type(op.b, "mma").shape[0]
     if K % form.K:
         raise CodegenError(f"mma: K is {K}, expected a multiple of {form.K} for {a.dtype}")
     if f.groups != e.place.groups:
-        raise CodegenError(f"mma: the accumulator lies over {f.groups} warpgroups, the role has {e.place.groups}")
+        raise CodegenError(
+            f"mma: the accumulator lies over {f.groups} warpgroups, the role has {e.place.groups}"
+        )
     return IssueContext(
         e.functions.name(f.rows, f.cols, K, form, a, b),
         e.in_place((op.result, op.acc)),
@@ -109,20 +125,27 @@ def _fragment(value: Value) -> Fragment:
 
 def _operand(value: Value, mn_dim: int, K_dim: int) -> Operand:
     """How an operand lies in its slot."""
+    if isinstance(value.type, TileType):
+        layout = value.type.layout
+        if layout is None or fragment_of(value.type) is None:
+            raise CodegenError(f"mma: register operand {value.type} is no accumulator layout")
+        return Operand(value.type.dtype, True, 64, layout.num_regs)
     t = smem_type(value, "mma")
-    if t.swizzle_bytes != 128 or t.shape[t.major] * t.dtype.bytes % 128:
-        raise CodegenError(f"mma: operand {t} is not in whole 128-byte swizzled lines")
+    if t.swizzle_bytes != 128:
+        raise CodegenError(f"mma: operand {t} is not 128-byte swizzled")
     is_K_major = t.major == K_dim
     return Operand(t.dtype, is_K_major, t.shape[mn_dim] if is_K_major else t.shape[K_dim])
 
 
 def _part(value: Value, operand: Operand, extent: int, groups: int, e: Emission) -> str:
     """Address of this warpgroup's part of an operand that `groups` warpgroups share."""
-    if groups == 1:
+    if groups == 1 or operand.num_regs:
         return e.text(value)
     bytes_ = operand.part_bytes(extent)
     if bytes_ is None:
-        raise CodegenError(f"mma: warpgroups cannot take {extent} columns each of an MN-major operand, only multiples of 64")
+        raise CodegenError(
+            f"mma: warpgroups cannot take {extent} columns each of an MN-major operand, only multiples of 64"
+        )
     return f"{e.text(value)} + {e.part_index} * {bytes_}u"
 
 
@@ -165,4 +188,12 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         raise CodegenError(f"mma.cluster_reduce sums f32 accumulators, got {op.acc.type}")
     acc = e.in_place((op.results[0], op.acc))
     owner = e.assignment(op.results[1], "owner")
-    return ReduceContext(owner, op.cluster_size, acc, e.text(op.buffer), e.text(op.barriers), e.text(op.index), e.text(op.rank))
+    return ReduceContext(
+        owner,
+        op.cluster_size,
+        acc,
+        e.text(op.buffer),
+        e.text(op.barriers),
+        e.text(op.index),
+        e.text(op.rank),
+    )

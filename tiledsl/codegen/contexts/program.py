@@ -39,7 +39,9 @@ def program_id(op: ops.ProgramId, e: Emission) -> GridContext:
     """blockIdx; CTAs that share a program by split-K sit on axis 0."""
     block = f"blockIdx.{_AXES[op.axis]}"
     split = getattr(e.graph.facts.get("grid"), "split_k", 1)
-    return GridContext("", True, f"({block} / {split})" if op.axis == 0 and split > 1 else block, cheap=True)
+    return GridContext(
+        "", True, f"({block} / {split})" if op.axis == 0 and split > 1 else block, cheap=True
+    )
 
 
 @emits("program.count")
@@ -50,11 +52,21 @@ def count(op: ops.NumPrograms, e: Emission) -> None:
 
 @emits("program.of_tile")
 def of_tile(op: ops.TileToProgram, e: Emission) -> OfTileContext:
-    """`const Program program_1 = program_of_tile<8, 0, 0, 2>(tile_1, grid_0, grid_1, cluster_rank());`."""
+    """`const Program program_1 = program_of_tile<8, 0, 0, 2>(tile_1, grid_0, grid_1.
+
+    Cluster_rank());`.
+    """
     name = e.names.fresh("program")
     for axis, result in enumerate(op.results):
         e.bind(result, f"{name}.axis_{axis}")
     rank = "cluster_rank()" if op.cluster_size > 1 else "0"
     return OfTileContext(
-        name, e.text(op.tile), op.group, op.group_axis, op.cluster_axis, op.cluster_size, grid_arguments(e, 2), rank
+        name,
+        e.text(op.tile),
+        op.group,
+        op.group_axis,
+        op.cluster_axis,
+        op.cluster_size,
+        grid_arguments(e, 2),
+        rank,
     )

@@ -17,7 +17,10 @@ from tiledsl.ir.ops import role as ops
 
 @dataclass(frozen=True)
 class RoleContext:
-    """One branch of the chain of roles. head: `if (...)`, `else if (...)` or `else`; registers: a statement or ""."""
+    """One branch of the chain of roles. head: `if (...)`, `else if (...)` or `else`; registers.
+
+    A statement or "".
+    """
 
     head: str
     name: str
@@ -44,7 +47,9 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
     """`if (warpgroup == 0) {`, the register budget, the names of the place, the body."""
     place = e.places.pop()
     if op.single_thread:
-        body = f"  if (warp_id() == {4 * op.first_warpgroup} && elect_one()) {{\n{indent(body)}\n  }}"
+        body = (
+            f"  if (warp_id() == {4 * op.first_warpgroup} && elect_one()) {{\n{indent(body)}\n  }}"
+        )
     declared = "".join(f"  {line}\n" for line in place_declarations(place, is_role=True))
     call = "reg_inc" if op.grow else "reg_dec"
     registers = f"{call}<{op.registers}>();" if op.registers else ""

@@ -48,7 +48,8 @@ class SlotContext:
 class FragmentContext:
     """A part of a 16-bit accumulator tile, by stmatrix.
 
-    block: words of 64 rows. first, cols: columns of the fragment. lines: of the destination. row: this warp's first.
+    block: words of 64 rows. first, cols: columns of the fragment. lines: of the destination. row:
+    this warp's first.
     """
 
     function: str
@@ -64,7 +65,10 @@ class FragmentContext:
 
 @dataclass(frozen=True)
 class ElementsContext:
-    """A loop over vectors of `width` elements. line, byte: where register `i` lies; inside: its predicate."""
+    """A loop over vectors of `width` elements. line, byte: where register `i` lies; inside.
+
+    Its predicate.
+    """
 
     smem: str
     value: str
@@ -108,7 +112,7 @@ def view(op: ops.View, e: Emission) -> None:
 
 @emits("smem.write")
 def write(op: ops.Write, e: Emission) -> FragmentContext | ElementsContext:
-    """stmatrix for 16-bit accumulators, vectors or elements for the rest."""
+    """Stmatrix for 16-bit accumulators, vectors or elements for the rest."""
     type_, dest = tile_type(op.value, "smem.write"), smem_type(op.smem, "smem.write")
     if type_.dtype != dest.dtype or type_.rank != len(dest.shape):
         raise CodegenError(f"smem.write: a tile {type_} into {dest}")
@@ -125,7 +129,9 @@ def _fragment_write(
         return None
     cols_dim = 1 - f.row_dim
     first, cols = start[cols_dim], dest.shape[cols_dim]
-    whole_rows = start[f.row_dim] == 0 and dest.shape[f.row_dim] == (f.rows if op.per_warpgroup else type_.shape[f.row_dim])
+    whole_rows = start[f.row_dim] == 0 and dest.shape[f.row_dim] == (
+        f.rows if op.per_warpgroup else type_.shape[f.row_dim]
+    )
     shared_cols = f.col_groups > 1 and not op.per_warpgroup
     fits = first % 8 == 0 and cols % 8 == 0 and first + cols <= f.cols
     if not whole_rows or shared_cols or not fits:
@@ -182,7 +188,10 @@ def read(op: ops.Read, e: Emission) -> ElementsContext:
     layout = e.layout(type_)
     name = e.name(op.result, "x")
     coords = [
-        add(thread_coordinate(e, layout, dim, dim_name(dim, type_.rank)), register_part(layout, dim)) for dim in range(type_.rank)
+        add(
+            thread_coordinate(e, layout, dim, dim_name(dim, type_.rank)), register_part(layout, dim)
+        )
+        for dim in range(type_.rank)
     ]
     for dim, extent in enumerate(source.shape):
         if layout.padded_shape[dim] > extent:
@@ -196,14 +205,22 @@ def read(op: ops.Read, e: Emission) -> ElementsContext:
 def _width(type_: TileType, memory: SmemType, start: int) -> int:
     layout = type_.layout
     assert layout is not None
-    width = vector_width(layout, memory.major, memory.shape[memory.major], type_.dtype.bytes, limit_bytes=CHUNK_BYTES)
+    width = vector_width(
+        layout, memory.major, memory.shape[memory.major], type_.dtype.bytes, limit_bytes=CHUNK_BYTES
+    )
     while width > 1 and start % width:
         width //= 2
     return width if width * type_.dtype.bytes >= 4 else 1
 
 
 def _elements(
-    e: Emission, name: str, type_: TileType, memory: SmemType, coords: list[str], width: int, smem: str
+    e: Emission,
+    name: str,
+    type_: TileType,
+    memory: SmemType,
+    coords: list[str],
+    width: int,
+    smem: str,
 ) -> ElementsContext:
     _check_boxes(memory)
     size = memory.dtype.bytes
@@ -224,4 +241,6 @@ def _check_boxes(memory: SmemType) -> None:
         return
     line_bytes = memory.shape[memory.major] * memory.dtype.bytes
     if memory.swizzle_bytes != 128 or line_bytes % 128:
-        raise CodegenError(f"{memory}: {line_bytes} contiguous bytes are not whole 128-byte swizzled lines")
+        raise CodegenError(
+            f"{memory}: {line_bytes} contiguous bytes are not whole 128-byte swizzled lines"
+        )

@@ -30,9 +30,12 @@ _INDEX = "i"
 
 @dataclass(frozen=True)
 class MapContext:
-    """A loop over registers, or a lambda that gives one element and a loop over groups of registers.
+    """A loop over registers.
 
-    name, element: the result and the lambda. group: registers that are packed at once. pins: `keep` statements or "".
+    Or a lambda that gives one element and a loop over groups of registers.
+
+    name, element: the result and the lambda. group: registers that are packed at once. pins: `keep`
+    statements or "".
     """
 
     before: str
@@ -106,7 +109,10 @@ def enter_map(op: ops.Map, e: Emission) -> None:
 
 
 def register_index(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:
-    """Register of a tile that goes with register `i` of a layout; a table is declared where no formula fits."""
+    """Register of a tile that goes with register `i` of a layout.
+
+    A table is declared where no formula fits.
+    """
     where = index_map(layout, e.layout(tile_type(value, "map")), follows, _INDEX)
     if not where.table:
         return where.text
@@ -121,8 +127,13 @@ def element(e: Emission, value: Value, index: str) -> str:
     return f"{e.text(value)}.get({index})" if is_small else f"{e.text(value)}[{index}]"
 
 
-def thread_coordinate(e: Emission, layout: Layout, dim: int, stem: str, *, base: str = "", own_group: bool = False) -> str:
-    """The part of a coordinate that does not change from register to register: a variable, `base` or nothing."""
+def thread_coordinate(
+    e: Emission, layout: Layout, dim: int, stem: str, *, base: str = "", own_group: bool = False
+) -> str:
+    """The part of a coordinate that does not change from register to register.
+
+    A variable, `base` or nothing.
+    """
     part = thread_part(layout, dim, e.place.num_warps, own_group=own_group)
     if not part:
         return base
@@ -179,7 +190,7 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
 
 @reads_at_its_own_place("tile.map")
 def map_overwrites(op: Op, operand: Value) -> bool:
-    """Whether each register of an input is read only where the same register of the result is written."""
+    """Whether register i of an input is read only where register i of the result is written."""
     assert isinstance(op, ops.Map)
     layout, type_ = map_layout(op), operand.type
     if len(op.results) != 1 or not isinstance(type_, TileType) or type_.layout is None:
@@ -219,13 +230,20 @@ def arange(op: ops.Arange, e: Emission) -> MapContext:
     """Coordinates as values."""
     name = e.name(op.result, "x")
     layout = e.layout(tile_type(op.result, "arange"))
-    text = add(str(op.start) if op.start else "", thread_coordinate(e, layout, 0, "at"), register_part(layout, 0))
+    text = add(
+        str(op.start) if op.start else "",
+        thread_coordinate(e, layout, 0, "at"),
+        register_part(layout, 0),
+    )
     return MapContext("", layout.num_regs, indent(f"{name}[{_INDEX}] = {text};"))
 
 
 # ---------------------------------------------------------------------- moves
 def _move(op: Op, e: Emission, source: Value, follows: Sequence[int | None]) -> MapContext:
-    """Registers renamed: the elements of the source that a thread of the result needs are its own."""
+    """Registers renamed.
+
+    The elements of the source that a thread of the result needs are its own.
+    """
     result = op.results[0]
     layout = e.layout(tile_type(result, op.opcode))
     name = e.name(result, "x")
@@ -258,4 +276,11 @@ def expand_dims(op: ops.ExpandDims, e: Emission) -> MapContext:
 def broadcast(op: ops.Broadcast, e: Emission) -> MapContext:
     """Dimensions of extent 1 follow nothing."""
     shape = tile_type(op.a, "broadcast").shape
-    return _move(op, e, op.a, tuple(None if a == 1 != b else d for d, (a, b) in enumerate(zip(shape, op.shape, strict=True))))
+    return _move(
+        op,
+        e,
+        op.a,
+        tuple(
+            None if a == 1 != b else d for d, (a, b) in enumerate(zip(shape, op.shape, strict=True))
+        ),
+    )

@@ -66,9 +66,14 @@ def prefetch(op: ops.Prefetch, e: Emission) -> MapContext:
 
 @emits("tma.load")
 def load(op: ops.Load, e: Emission) -> LoadContext:
-    """`tma_load(a_1, &a_map, full_1 + 8 * c_1.slot, k_1, m_1);` or its multicast and hinted forms."""
+    """`tma_load(a_1, &a_map, full_1 + 8 * c_1.slot, k_1.
+
+    M_1);` or its multicast and hinted forms.
+    """
     if op.cache_hint and op.cache_hint not in _HINTS:
-        raise CodegenError(f"unknown cache hint {op.cache_hint!r}, expected one of {', '.join(_HINTS)}")
+        raise CodegenError(
+            f"unknown cache hint {op.cache_hint!r}, expected one of {', '.join(_HINTS)}"
+        )
     function, extra = "tma_load", ""
     if op.mask is not None:
         function, extra = f"{function}_multicast", f"(u16){e.atom(op.mask)}, "
@@ -84,7 +89,9 @@ def load(op: ops.Load, e: Emission) -> LoadContext:
 
 def coordinates(e: Emission, coords: tuple[Value, ...]) -> str:
     """Coordinates as i32 arguments."""
-    return ", ".join(e.text(c) if c.type == ScalarType(int32) else f"(int){e.atom(c)}" for c in coords)
+    return ", ".join(
+        e.text(c) if c.type == ScalarType(int32) else f"(int){e.atom(c)}" for c in coords
+    )
 
 
 @emits("tma.store_wait")

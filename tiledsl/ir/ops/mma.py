@@ -83,7 +83,8 @@ class Issue(
 ):
     """Starts acc + a @ b on the tensor core; the result may be read only after a wait.
 
-    a: [M, K] in shared memory.  b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator
+    a: [M, K] in shared memory, or a 16-bit register tile in the accumulator's layout.
+    b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator
     layout.
     keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role
     split the rows of the accumulator (its columns when `split` is 1). swapped: computed as (b^T
@@ -99,7 +100,8 @@ class Issue(
     swapped: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
-        a, b = smem_type(self.a, "mma"), smem_type(self.b, "mma")
+        b = smem_type(self.b, "mma")
+        a = self.a.type if isinstance(self.a.type, TileType) else smem_type(self.a, "mma")
         acc = self.acc.type
         if a.shape[1] != b.shape[0]:
             raise TypeMismatch(f"mma: a has K={a.shape[1]} but b has K={b.shape[0]}")

@@ -173,6 +173,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     shape, layout: the iteration space; all results have it.
     """
 
+    vectorized = True
     inputs: tuple[Value, ...] = operands()
     shape: tuple[int, ...] = attribute()
     layout: Layout | None = attribute(default=None)

@@ -1,0 +1,305 @@
+// bulk.cpp - tensor maps, TMA and bulk copies, cp.async. Copies run at some time after their issue, as the seed has it.
+#include "engine.h"
+
+namespace emu {
+namespace {
+
+constexpr u32 MAP_MAGIC = 0x70616d54;
+
+// What stands in the 128 bytes of a tensor map; tiledsl/emulate/pack.py writes the same.
+struct MapFacts {
+  u32 magic;
+  u8 type, rank, swizzle, elem_bytes;       // swizzle: 0, 32, 64 or 128 bytes
+  u64 base;
+  u64 extents[5];
+  u64 pitches[4];                           // bytes, of all dimensions but the inner one
+  u16 box[5];
+};
+static_assert(sizeof(MapFacts) <= 128, "fits into a tensor map");
+
+struct Box {
+  MapFacts map;
+  i32 at[5];
+  u32 bytes = 1;
+};
+
+Box make_box(const void* map, u32 rank, const i32* at, const char* what) {
+  Box box;
+  memcpy(&box.map, map, sizeof box.map);
+  if (box.map.magic != MAP_MAGIC) fault("%s: %p is no tensor map", what, map);
+  if (box.map.rank != rank) fault("%s: %u coordinates for a map of rank %u", what, rank, box.map.rank);
+  for (u32 i = 0; i < 5; ++i) box.at[i] = i < rank ? at[i] : 0;
+  for (u32 i = 0; i < rank; ++i) box.bytes *= box.map.box[i];
+  box.bytes *= box.map.elem_bytes;
+  const u32 inner = box.map.box[0] * box.map.elem_bytes;
+  if (box.map.swizzle && inner != box.map.swizzle) {
+    fault("%s: an inner box of %u bytes under a swizzle of %u: not emulated", what, inner, box.map.swizzle);
+  }
+  return box;
+}
+
+// Calls `row(offset in the box, global address or null, first and end byte inside the tensor)` for every inner row.
+template <class F> void each_row(const Box& box, F row) {
+  const MapFacts& map = box.map;
+  const u32 inner = map.box[0] * map.elem_bytes;
+  u32 index[5] = {};
+  const i64 first = box.at[0], left = (i64)map.extents[0] - first;
+  const i64 begin = first < 0 ? -first : 0, end = left < map.box[0] ? left : map.box[0];
+  for (u32 offset = 0; offset < box.bytes; offset += inner) {
+    bool is_inside = begin < end;
+    u64 address = map.base + (u64)(first * map.elem_bytes);
+    for (u32 i = 1; i < map.rank; ++i) {
+      const i64 at = (i64)box.at[i] + index[i];
+      is_inside = is_inside && at >= 0 && at < (i64)map.extents[i];
+      address += (u64)at * map.pitches[i - 1];
+    }
+    row(offset, is_inside ? (u8*)address : nullptr, (u32)(begin * map.elem_bytes), (u32)(end * map.elem_bytes));
+    for (u32 i = 1; i < map.rank && ++index[i] == map.box[i]; ++i) index[i] = 0;
+  }
+}
+
+void check_shared(Cta& cta, u32 offset, u32 align, const char* what) {
+  if (offset % align) fault("%s: %s is no multiple of %u", what, name_of(cta, offset).c_str(), align);
+}
+
+// The blocks that a load reaches.
+std::vector<Cta*> targets(u32 mask, bool is_multicast, const char* what) {
+  Cta* own = current().cta;
+  if (!is_multicast) return {own};
+  std::vector<Cta*> out;
+  auto& ctas = own->cluster->ctas;
+  if (mask >> ctas.size() || mask == 0) fault("%s: multicast mask %#x in a cluster of %zu", what, mask, ctas.size());
+  for (auto& cta : ctas) {
+    if (mask >> cta->rank & 1) out.push_back(cta.get());
+  }
+  return out;
+}
+
+// Issue of a load of `bytes` to the same place in several blocks; `fill` gives the bytes when it runs.
+void issue_load(u32 dst, u32 bar, u32 bytes, u32 align, const std::vector<Cta*>& ctas, const char* what,
+                std::function<void(Cta&, u32)> fill) {
+  const Place place = locate(dst, bytes, true, what), barrier = locate(bar, 8, true, what);
+  check_shared(*place.cta, place.offset, align, what);
+  barrier_for(bar, true, what);
+  if (place.cta != barrier.cta) fault("%s: destination and mbarrier lie in different blocks", what);
+  for (Cta* cta : ctas) {
+    if (cta->num_done == cta->fibers.size()) fault("%s: block rank %u has left the kernel", what, cta->rank);
+    begin_load(*cta, place.offset, bytes, what);
+  }
+  auto run = [=] {
+    for (Cta* cta : ctas) {
+      end_load(*cta, place.offset, bytes);
+      fill(*cta, place.offset);
+      complete_tx(*cta, barrier.offset, bytes);
+    }
+  };
+  add_agent(run, [] { return false; });
+}
+
+// ------------------------------------------------------------------ additions to global memory
+template <class T> void add_as(u8* to, const u8* from) {
+  T x, y;
+  memcpy(&x, to, sizeof x);
+  memcpy(&y, from, sizeof y);
+  x = (T)(x + y);
+  memcpy(to, &x, sizeof x);
+}
+void add_half(u8* to, const u8* from, bool is_bf16) {
+  u16 x, y;
+  memcpy(&x, to, 2);
+  memcpy(&y, from, 2);
+  x = is_bf16 ? to_bf16(from_bf16(x) + from_bf16(y)) : to_f16(from_f16(x) + from_f16(y));
+  memcpy(to, &x, 2);
+}
+u32 add(u8* to, const u8* from, Type type) {
+  switch (type) {
+    case Type::u32_: case Type::i32_: add_as<u32>(to, from); return 4;
+    case Type::u64_: case Type::i64_: add_as<u64>(to, from); return 8;
+    case Type::f32: add_as<float>(to, from); return 4;
+    case Type::f64: add_as<double>(to, from); return 8;
+    case Type::f16: case Type::bf16: add_half(to, from, type == Type::bf16); return 2;
+    default: fault("a reduction of 8- or 16-bit integers does not exist");
+  }
+}
+void put_bytes(u8* to, const u8* from, u32 bytes, bool is_add, Type type) {
+  if (!is_add) {
+    memcpy(to, from, bytes);
+    return;
+  }
+  for (u32 i = 0; i < bytes;) i += add(to + i, from + i, type);
+}
+
+// Issue of a store of `bytes` from shared memory; `swizzle` says how they lie there.
+void issue_store(u32 src, u32 bytes, u32 align, u32 swizzle, const char* what, std::function<void(const u8*)> write) {
+  Fiber& fiber = current();
+  const Place place = locate(src, bytes, false, what);
+  Cta& cta = *place.cta;
+  check_shared(cta, place.offset, align, what);
+  for (u32 g = place.offset / 16; g < (place.offset + bytes + 15) / 16; ++g) {
+    check_async_read(cta, g, what);
+    ++cta.store_reads[g];
+  }
+  auto store = std::make_shared<BulkStore>();
+  store->read = [&cta, place, bytes, swizzle](BulkStore& s) {
+    s.data.resize(bytes);
+    for (u32 i = 0; i < bytes; i += 16) {
+      const u32 at = swizzled(SHARED_BASE + place.offset + i, swizzle) - SHARED_BASE;
+      memcpy(&s.data[i], cta.shared + at, 16);
+    }
+    for (u32 g = place.offset / 16; g < (place.offset + bytes + 15) / 16; ++g) --cta.store_reads[g];
+  };
+  store->write = [write](BulkStore& s) { write(s.data.data()); };
+  fiber.open_stores.push_back(store);
+  cta.stores.push_back(store);
+  add_agent([store] { run_store(*store, store->is_read ? false : draw(2) == 0); },
+            [store] { return store->is_written; });
+}
+
+}  // namespace
+
+void run_store(BulkStore& store, bool is_read_only) {
+  if (!store.is_read) {
+    store.is_read = true;
+    store.read(store);
+  }
+  if (is_read_only || store.is_written) return;
+  store.is_written = true;
+  store.write(store);
+}
+
+void check_aligned(const void* p, u32 bytes) {
+  current().pc = EMU_HERE;
+  if ((uintptr_t)p % bytes) fault("a global access of %u bytes to %p, which is not aligned to them", bytes, p);
+}
+
+// ------------------------------------------------------------------ tensor copies
+void tensor_load(u32 dst, const void* map, u32 bar, u32 mask, bool is_multicast, u32 rank, const i32* at) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  preempt();
+  const Box box = make_box(map, rank, at, "TMA load");
+  auto fill = [box](Cta& cta, u32 offset) {
+    each_row(box, [&](u32 row, const u8* from, u32 begin, u32 end) {
+      const u32 inner = box.map.box[0] * box.map.elem_bytes;
+      u8 bytes[2048] = {};
+      if (from) memcpy(bytes + begin, from + begin, end - begin);
+      for (u32 i = 0; i < inner; i += 16) {
+        const u32 to = swizzled(SHARED_BASE + offset + row + i, box.map.swizzle) - SHARED_BASE;
+        memcpy(cta.shared + to, bytes + i, 16);
+      }
+    });
+  };
+  issue_load(dst, bar, box.bytes, 128, targets(mask, is_multicast, "TMA load"), "TMA load", fill);
+}
+void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  preempt();
+  const Box box = make_box(map, rank, at, is_add ? "TMA reduce" : "TMA store");
+  auto write = [box, is_add](const u8* data) {
+    each_row(box, [&](u32 row, u8* to, u32 begin, u32 end) {
+      if (to) put_bytes(to + begin, data + row + begin, end - begin, is_add, (Type)box.map.type);
+    });
+  };
+  issue_store(src, box.bytes, 128, box.map.swizzle, is_add ? "TMA reduce" : "TMA store", write);
+}
+void tensor_prefetch(const void* map, u32 rank) {
+  const i32 at[5] = {};
+  make_box(map, rank, at, "TMA prefetch");
+}
+
+// ------------------------------------------------------------------ one-dimensional copies
+void bulk_load(u32 dst, const void* src, u32 bytes, u32 bar, u32 mask, bool is_multicast) {
+  current().pc = EMU_HERE;
+  preempt();
+  if (bytes % 16 || bytes == 0 || (uintptr_t)src % 16) fault("bulk load of %u bytes from %p", bytes, src);
+  auto fill = [src, bytes](Cta& cta, u32 offset) { memcpy(cta.shared + offset, src, bytes); };
+  issue_load(dst, bar, bytes, 16, targets(mask, is_multicast, "bulk load"), "bulk load", fill);
+}
+void bulk_push(u32 dst, u32 src, u32 bytes, u32 bar) {
+  current().pc = EMU_HERE;
+  preempt();
+  if (bytes % 16 || bytes == 0) fault("bulk push of %u bytes", bytes);
+  const Place from = locate(src, bytes, false, "bulk push"), to = locate(dst, bytes, true, "bulk push");
+  for (u32 g = from.offset / 16; g < (from.offset + bytes) / 16; ++g) {
+    check_async_read(*from.cta, g, "bulk push");
+    ++from.cta->store_reads[g];
+  }
+  auto fill = [from, bytes](Cta& cta, u32 offset) {
+    memcpy(cta.shared + offset, from.cta->shared + from.offset, bytes);
+    for (u32 g = from.offset / 16; g < (from.offset + bytes) / 16; ++g) --from.cta->store_reads[g];
+  };
+  issue_load(dst, bar, bytes, 16, {to.cta}, "bulk push", fill);
+}
+void bulk_store(void* dst, u32 src, u32 bytes) {
+  current().pc = EMU_HERE;
+  preempt();
+  if (bytes % 16 || bytes == 0 || (uintptr_t)dst % 16) fault("bulk store of %u bytes to %p", bytes, dst);
+  issue_store(src, bytes, 16, 0, "bulk store", [=](const u8* data) { memcpy(dst, data, bytes); });
+}
+void bulk_add(void* dst, u32 src, u32 bytes, Type type) {
+  current().pc = EMU_HERE;
+  preempt();
+  if (bytes % 16 || bytes == 0 || (uintptr_t)dst % 16) fault("bulk reduction of %u bytes to %p", bytes, dst);
+  issue_store(src, bytes, 16, 0, "bulk reduction", [=](const u8* data) { put_bytes((u8*)dst, data, bytes, true, type); });
+}
+void bulk_commit() {
+  Fiber& fiber = current();
+  fiber.store_groups.push_back(std::move(fiber.open_stores));
+  fiber.open_stores.clear();
+}
+void bulk_wait(u32 pending, bool is_read_only) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  const size_t num = fiber.store_groups.size();
+  for (size_t i = 0; i + pending < num; ++i) {
+    for (auto& store : fiber.store_groups[i]) run_store(*store, is_read_only);
+  }
+  while (!fiber.store_groups.empty()) {      // groups that are complete need no more waits
+    bool is_complete = true;
+    for (auto& store : fiber.store_groups.front()) is_complete = is_complete && store->is_written;
+    if (!is_complete) break;
+    fiber.store_groups.pop_front();
+  }
+}
+
+// ------------------------------------------------------------------ cp.async
+void run_copy(AsyncCopy& copy) {
+  if (copy.is_done) return;
+  copy.is_done = true;
+  Cta& cta = *copy.by->cta;
+  std::vector<u8> data(copy.bytes, 0);
+  if (copy.source_bytes) memcpy(data.data(), copy.src, copy.source_bytes);
+  end_load(cta, copy.dst, copy.bytes);
+  generic_write(*copy.by, cta, copy.dst, data.data(), copy.bytes);
+}
+void cp_async(u32 dst, const void* src, u32 bytes, u32 source_bytes) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  const Place place = locate(dst, bytes, false, "cp.async");
+  check_shared(*place.cta, place.offset, bytes, "cp.async");
+  if (source_bytes && (uintptr_t)src % bytes) fault("cp.async of %u bytes from %p", bytes, src);
+  begin_load(*place.cta, place.offset, bytes, "cp.async");
+  auto copy = std::make_shared<AsyncCopy>();
+  copy->dst = place.offset;
+  copy->bytes = bytes;
+  copy->src = src;
+  copy->source_bytes = source_bytes;
+  copy->by = &fiber;
+  fiber.open_copies.push_back(copy);
+  add_agent([copy] { run_copy(*copy); }, [copy] { return copy->is_done; });
+}
+void cp_async_commit() {
+  Fiber& fiber = current();
+  fiber.copy_groups.push_back(std::move(fiber.open_copies));
+  fiber.open_copies.clear();
+}
+void cp_async_wait(u32 pending) {
+  Fiber& fiber = current();
+  while (fiber.copy_groups.size() > pending) {
+    for (auto& copy : fiber.copy_groups.front()) run_copy(*copy);
+    fiber.copy_groups.pop_front();
+  }
+}
+
+}  // namespace emu

@@ -1,0 +1,123 @@
+"""Kernel modules to shared libraries of the host, kept in a folder by a hash of their text."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tiledsl.codegen.environment import template_root
+from tiledsl.codegen.module import KernelModule
+from tiledsl.emulate.errors import NotEmulated
+from tiledsl.emulate.ptx import translate
+
+__all__ = ["build", "cache_folder", "compiler"]
+
+_COMMON = ("-std=c++20", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
+_KERNEL_FLAGS = (*_COMMON, "-O1", "-fno-var-tracking")
+_ENGINE_FLAGS = (*_COMMON, "-O2")
+_ENTRY = """
+extern "C" __attribute__((visibility("default"))) void emu_entry(void** p) {{ ::emu::invoke(&{name}, p); }}
+"""
+
+
+def compiler() -> str:
+    """The host C++ compiler: the environment's CXX, else g++.
+
+    Raises:
+        NotEmulated: there is none.
+    """
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if found is None:
+        raise NotEmulated("no host C++ compiler", hint="install g++ or set CXX")
+    return found
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: `tiledsl-emulate-<user>` in the folder for temporary files."""
+    folder = Path(tempfile.gettempdir()) / f"tiledsl-emulate-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def build(module: KernelModule) -> Path:
+    """The shared library of a kernel, made on first use.
+
+    Raises:
+        NotEmulated: an instruction without an emulation, or text that the host compiler rejects.
+    """
+    folder = cache_folder() / _hash(_engine_key(), repr(_KERNEL_FLAGS), module.name, module.source, repr(module.headers))
+    library = folder / "kernel.so"
+    if library.exists():
+        return library
+    engine, include = _engine(), _headers(module.headers)
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        text = translate(module.source) + _ENTRY.format(name=module.name)
+        (made / "kernel.cpp").write_text(text, encoding="utf-8")
+        (made / "kernel.cu").write_text(module.source, encoding="utf-8")
+        emulation = template_root() / "emulation"
+        _run(
+            *_KERNEL_FLAGS, "-shared", "-Wl,-Bsymbolic", f"-I{emulation}", f"-I{include}", "-include", "cuda.h",
+            str(made / "kernel.cpp"), str(engine), "-o", str(made / "kernel.so"),
+        )  # fmt: skip
+        _publish(made, folder)
+    return library
+
+
+@functools.cache
+def _engine_key() -> str:
+    files = sorted((template_root() / "emulation").iterdir())
+    return _hash(compiler(), repr(_ENGINE_FLAGS), *(f.read_text(encoding="utf-8") for f in files if f.is_file()))
+
+
+def _engine() -> Path:
+    """The object file of the machine itself."""
+    folder = cache_folder() / f"engine-{_engine_key()}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            source = template_root() / "emulation" / "engine.cpp"
+            _run(*_ENGINE_FLAGS, "-c", str(source), "-o", str(made / "engine.o"))
+            _publish(made, folder)
+    return folder / "engine.o"
+
+
+def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
+    """A folder with the translated device headers."""
+    folder = cache_folder() / f"headers-{_hash(_engine_key(), repr(headers))}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+            made = Path(scratch) / "made"
+            for name, text in headers:
+                path = made / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(translate(text), encoding="utf-8")
+            _publish(made, folder)
+    return folder
+
+
+def _publish(made: Path, folder: Path) -> None:
+    """Moves a finished folder to its place; another process may have been faster."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+
+
+def _run(*arguments: str) -> None:
+    done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line][:20]
+        raise NotEmulated("the host compiler rejects the kernel:\n" + "\n".join(lines or [done.stderr[-4000:]]))
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]

@@ -1,0 +1,196 @@
+"""Loops with several dots and tile math between them: what they are made of.
+
+A flow loop is a `for` whose body holds dots. Each operand of a dot is a block load of the loop (its
+own channel), a block load made before the loop (a channel of one slot that lives through the loop),
+or, on the left side, a register tile. Nothing else is assumed: any number of dots, accumulators that
+the loop carries, scales or reads in between, sibling loops that continue the same channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import Declined
+from tiledsl.ws.analysis import OperandLoad
+from tiledsl.ws.analysis import constant_value
+from tiledsl.ws.analysis import is_zero_tile
+from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.analysis import smem_of_load
+
+
+@dataclass(frozen=True)
+class FlowDot:
+    """A dot of a flow loop.
+
+    zero_acc: it starts from zeros. loads: operand loads that it reads. register_a: its left operand
+    is a register tile.
+    """
+
+    dot: Dot
+    zero_acc: bool
+    loads: tuple[OperandLoad, ...]
+    register_a: bool
+
+
+@dataclass(frozen=True)
+class FlowLoop:
+    """One loop: its dots in program order and its groups of loads, one channel each."""
+
+    loop: For
+    dots: tuple[FlowDot, ...]
+    groups: tuple[tuple[OperandLoad, ...], ...]
+
+    @property
+    def yields(self) -> tuple[Value, ...]:
+        """What the body hands to the next iteration."""
+        end = self.loop.body.terminator
+        assert isinstance(end, Yield)
+        return end.values
+
+
+@dataclass
+class Flow:
+    """The flow loops of a kernel and the operand loads that live outside of them."""
+
+    loops: list[FlowLoop] = field(default_factory=list[FlowLoop])
+    outer: list[OperandLoad] = field(default_factory=list[OperandLoad])
+    stores: list[Store] = field(default_factory=list[Store])
+    declined: list[Declined] = field(default_factory=list[Declined])
+
+    def decline(self, reason: str, op: object) -> None:
+        """Notes why the kernel is not specialised."""
+        self.declined.append(Declined("warp_specialize", reason, getattr(op, "loc", None)))
+
+    def channel_key(self, group: tuple[OperandLoad, ...]) -> tuple[object, ...]:
+        """Equal for groups of sibling loops that can share one aref."""
+        return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze) for o in group)
+
+
+def analyze_flow(graph: TileGraph) -> Flow:
+    """Finds the flow loops, or says why there are none."""
+    out = Flow(stores=graph.find(Store))
+    if any(isinstance(op, While) for op in graph.walk()):
+        out.decline("the kernel has a while loop", None)
+        return out
+    loops: dict[int, For] = {}
+    for dot in graph.find(Dot):
+        around = graph.enclosing(dot)
+        if not around or not isinstance(around[0], For):
+            out.decline("a dot stands outside of a for loop", dot)
+            return out
+        loops[around[0].id] = around[0]
+    outer: dict[int, OperandLoad] = {}
+    written = {s.tensor for s in out.stores}
+    for loop in loops.values():
+        found = _flow_loop(graph, loop, written, outer, out)
+        if found is None:
+            return out
+        out.loops.append(found)
+    out.outer = list(outer.values())
+    return out
+
+
+def _flow_loop(
+    graph: TileGraph, loop: For, written: set[Value], outer: dict[int, OperandLoad], out: Flow
+) -> FlowLoop | None:
+    step = constant_value(loop.step)
+    if not isinstance(step, int) or step <= 0:
+        out.decline("the loop's step is not a positive constant", loop)
+        return None
+    dots: list[FlowDot] = []
+    inner: dict[int, OperandLoad] = {}
+    for op in loop.body.ops:
+        if not isinstance(op, Dot):
+            if any(isinstance(o, Dot) for r in op.regions for o in r.walk()):
+                out.decline("a dot stands inside of a branch or loop of the dot loop", op)
+                return None
+            continue
+        made = _flow_dot(graph, loop, op, written, inner, outer, out)
+        if made is None:
+            return None
+        dots.append(made)
+    return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner))
+
+
+def _flow_dot(
+    graph: TileGraph,
+    loop: For,
+    dot: Dot,
+    written: set[Value],
+    inner: dict[int, OperandLoad],
+    outer: dict[int, OperandLoad],
+    out: Flow,
+) -> FlowDot | None:
+    loads: list[OperandLoad] = []
+    register_a = False
+    for side, value in (("a", dot.a), ("b", dot.b)):
+        found = operand_load(value)
+        if found is None:
+            type_ = value.type
+            assert isinstance(type_, TileType)
+            if side == "b" or not type_.dtype.is_16bit_float:
+                out.decline(f"operand {side} of the dot is computed, not loaded", dot)
+                return None
+            register_a = True
+            continue
+        made = _operand(graph, loop, found[0], written, out)
+        if made is None:
+            return None
+        (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
+        loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])
+    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a)
+
+
+def _operand(
+    graph: TileGraph, loop: For, load: Load, written: set[Value], out: Flow
+) -> OperandLoad | None:
+    smem = smem_of_load(load)
+    reason = "" if not isinstance(smem, str) else smem
+    if load.tensor in written:
+        reason = "the kernel also stores to the tensor it loads"
+    elif load.parent is not loop.body and load.parent is not loop.parent:
+        reason = "the load stands neither in the loop nor right around it"
+    elif any(not isinstance(u.op, Dot | Transpose) for u in graph.users(load.result)):
+        reason = "the loaded tile is also used by other operations than dots"
+    if reason or isinstance(smem, str):
+        out.decline(reason, load)
+        return None
+    axes: frozenset[int] = frozenset()
+    for offset in load.offsets:
+        axes |= program_axes(offset)
+    return OperandLoad(load, smem, axes, load.result.name or load.tensor.name or "x")
+
+
+def _groups(
+    body: Region, dots: list[FlowDot], inner: dict[int, OperandLoad]
+) -> tuple[tuple[OperandLoad, ...], ...]:
+    """Loads of the loop that feed the same dot share a channel; groups in program order."""
+    parent = {i: i for i in inner}
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            i = parent[i]
+        return i
+
+    for dot in dots:
+        ids = [o.op.id for o in dot.loads if o.op.id in inner]
+        for other in ids[1:]:
+            parent[root(other)] = root(ids[0])
+    groups: dict[int, list[OperandLoad]] = {}
+    for op in body.ops:
+        if op.id in inner:
+            groups.setdefault(root(op.id), []).append(inner[op.id])
+    return tuple(tuple(g) for g in groups.values())

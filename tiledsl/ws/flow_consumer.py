@@ -1,0 +1,375 @@
+"""The consumer role of a kernel with flow loops: follows the schedule of each loop step by step.
+
+A rotated loop (some dots one iteration behind) becomes: the first iteration's own part; a loop whose
+body holds the late part of iteration i-1 and the own part of iteration i; the last late part. What
+the late part reads of its own iteration is carried from one body to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import int1
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem import View
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.consumer import ConsumerBuilder
+from tiledsl.ws.flow import Flow
+from tiledsl.ws.flow import FlowLoop
+from tiledsl.ws.loop_schedule import LoopSchedule
+from tiledsl.ws.loop_schedule import Step
+from tiledsl.ws.partition import Channel
+from tiledsl.ws.partition import constant_step
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.stores import StoreGeometry
+
+Env = dict[Value, Value]
+
+
+@dataclass
+class _Iteration:
+    """One iteration in flight: its values, and the channels whose slots it borrowed."""
+
+    values: Env
+    got: set[int]
+
+
+class FlowConsumerBuilder(ConsumerBuilder):
+    """Clones the program; flow loops follow their schedules.
+
+    arefs: per loop id, the aref of each of its load groups. outer: per load id, the aref of a load
+    made before the loop.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        plan: Plan,
+        flow: Flow,
+        schedules: dict[int, LoopSchedule],
+        arefs: dict[int, tuple[Value, ...]],
+        outer: dict[int, Value],
+        mapping: dict[Value, Value],
+        stores: dict[int, StoreGeometry],
+    ) -> None:
+        super().__init__(builder, plan, {}, mapping, stores)
+        self.flow = flow
+        self.schedules = schedules
+        self.arefs = arefs
+        self.outer = outer
+        self.by_loop = {f.loop.id: f for f in flow.loops}
+        self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
+
+    # ------------------------------------------------------------------ program level
+    def build_flow(self, graph: TileGraph) -> None:
+        """The whole role body."""
+        ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        loop, body = self.tile_loop()
+        with self.b.at(body):
+            self.guard_range()
+            self.clone_into(ops)
+            if loop is not None:
+                self.b.add(Yield(()))
+
+    def clone(self, op: Op) -> None:
+        if op.id in self.outer:
+            get = aref.Get(self.outer[op.id])
+            self.b.add(get)
+            get.results[0].name = op.results[0].name
+            self.map[op.results[0]] = get.results[0]
+            return
+        if isinstance(op, Transpose) and self._is_operand(op.result):
+            return
+        if isinstance(op, For) and op.id in self.by_loop:
+            self.flow_loop(self.by_loop[op.id])
+            self.release_outer(op)
+            return
+        super().clone(op)
+
+    def _is_operand(self, v: Value) -> bool:
+        found = operand_load(v)
+        return found is not None and (found[0].id in self.load_ids or found[0].id in self.outer)
+
+    def release_outer(self, loop: For) -> None:
+        """Gives back loads made before the loop once no later flow loop reads them."""
+        flows = list(self.by_loop)
+        later = flows[flows.index(loop.id) + 1 :]
+        for item in self.flow.outer:
+            users = [
+                f.loop.id
+                for f in self.flow.loops
+                if any(o.op is item.op for d in f.dots for o in d.loads)
+            ]
+            if loop.id in users and not any(u in later for u in users):
+                self.b.add(aref.Consumed(self.outer[item.op.id]))
+
+    # ------------------------------------------------------------------ one loop
+    def flow_loop(self, flow: FlowLoop) -> None:
+        schedule = self.schedules[flow.loop.id]
+        lower, upper = self.get(flow.loop.lower), self.get(flow.loop.upper)
+        if schedule.is_rotated:
+            self.rotated(flow, schedule, lower, upper)
+        else:
+            self.plain(flow, schedule, lower, upper)
+
+    def plain(self, flow: FlowLoop, schedule: LoopSchedule, lower: Value, upper: Value) -> None:
+        """Every dot in its own iteration."""
+        b, loop = self.b, flow.loop
+        init = tuple(self.get(v) for v in loop.init)
+        body = Region()
+        iv = body.add_arg(loop.iv.type, loop.iv.name)
+        carried = [
+            body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)
+        ]
+        new = For(lower, upper, self.get(loop.step), init, body=body)
+        new.loc = loop.loc
+        b.add(new)
+        with b.at(body), b.located(loop.loc):
+            now = _Iteration(dict(self.map), set())
+            now.values[loop.iv] = iv
+            now.values.update(zip(loop.carried, carried, strict=True))
+            self.run(flow, schedule.steps, now, None)
+            b.add(Yield(tuple(now.values.get(v, v) for v in flow.yields)))
+        self._results(loop, list(new.results))
+
+    def rotated(self, flow: FlowLoop, schedule: LoopSchedule, lower: Value, upper: Value) -> None:
+        """Late dots run under the tile math of the next iteration; zero trips skip everything."""
+        b, loop = self.b, flow.loop
+        early, state = self.split(flow, schedule)
+        init = [self.get(v) for v in loop.init]
+        some = b.value(Compare("lt", lower, upper), "some")
+        branch = If(some, result_types=tuple(v.type for v in init))
+        b.add(branch)
+        with b.at(branch.orelse):
+            b.add(Yield(tuple(init)))
+        with b.at(branch.then), b.located(loop.loc):
+            first = _Iteration(dict(self.map), set())
+            first.values[loop.iv] = lower
+            first.values.update(zip(loop.carried, init, strict=True))
+            self.run(flow, schedule.first, first, None)
+            start = self.state_of(flow, first, early, state)
+            after = self.steady(flow, schedule, lower, upper, start, early, state)
+            last = _Iteration(dict(self.map), set())
+            last.values.update(zip(state, after[len(early) :], strict=True))
+            self.run(flow, schedule.last, None, last)
+            out: list[Value] = []
+            for j, y in enumerate(flow.yields):
+                out.append(after[early.index(j)] if j in early else last.values[y])
+            b.add(Yield(tuple(out)))
+        self._results(loop, list(branch.results))
+
+    def steady(
+        self,
+        flow: FlowLoop,
+        schedule: LoopSchedule,
+        lower: Value,
+        upper: Value,
+        start: list[Value],
+        early: list[int],
+        state: list[Value],
+    ) -> list[Value]:
+        """The loop over the second and later iterations; returns the state after it."""
+        b, loop = self.b, flow.loop
+        second = b.value(Add(lower, self.like(lower, constant_step(loop))))
+        names = [loop.carried[j].name for j in early] + [v.name for v in state]
+        body = Region()
+        iv = body.add_arg(loop.iv.type, loop.iv.name)
+        args = [body.add_arg(v.type, n) for v, n in zip(start, names, strict=True)]
+        new = For(second, upper, self.get(loop.step), tuple(start), body=body)
+        new.loc = loop.loc
+        b.add(new)
+        with b.at(body):
+            now = _Iteration(dict(self.map), set())
+            before = _Iteration(dict(self.map), set())
+            now.values[loop.iv] = iv
+            for j, arg in zip(early, args[: len(early)], strict=True):
+                now.values[loop.carried[j]] = arg
+            before.values.update(zip(state, args[len(early) :], strict=True))
+            self.run(flow, schedule.steps, now, before)
+            b.add(Yield(tuple(self.state_of(flow, now, early, state))))
+        for r, n in zip(new.results, names, strict=True):
+            r.name = n
+        return list(new.results)
+
+    def split(self, flow: FlowLoop, schedule: LoopSchedule) -> tuple[list[int], list[Value]]:
+        """Carried values that the own part defines (by index), and what the late part reads of it."""
+        loop = flow.loop
+        late_dots = {
+            d.dot.id for d, n in zip(flow.dots, schedule.distance, strict=True) if n
+        }
+        late_ids = {s.op.id for s in schedule.last if s.op is not None} | late_dots
+        made = {r: op for op in loop.body.ops for r in op.results}
+        early = [
+            j
+            for j, y in enumerate(flow.yields)
+            if y not in made or made[y].id not in late_ids
+        ]
+        state: list[Value] = []
+        for op in loop.body.ops:
+            if op.id not in late_ids:
+                continue
+            for v in op.operands:
+                if self._is_operand(v) or v in state:
+                    continue
+                own = v in made and made[v].id not in late_ids
+                if own or v in loop.carried or v is loop.iv:
+                    state.append(v)
+        return early, state
+
+    def state_of(
+        self, flow: FlowLoop, now: _Iteration, early: list[int], state: list[Value]
+    ) -> list[Value]:
+        return [now.values.get(flow.yields[j], flow.yields[j]) for j in early] + [
+            now.values[v] for v in state
+        ]
+
+    def _results(self, loop: For, values: list[Value]) -> None:
+        for old, new in zip(loop.results, values, strict=True):
+            new.name = old.name
+            self.map[old] = new
+
+    # ------------------------------------------------------------------ steps
+    def run(
+        self,
+        flow: FlowLoop,
+        steps: tuple[Step, ...],
+        now: _Iteration | None,
+        before: _Iteration | None,
+    ) -> None:
+        """Emits steps; late ones work on the values of the iteration before."""
+        saved = self.map
+        for step in steps:
+            part = before if step.late else now
+            assert part is not None
+            self.map = part.values
+            with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):
+                self.step(flow, step, part)
+            if step.late and now is not None:
+                for c, y in zip(flow.loop.carried, flow.yields, strict=True):
+                    if y in part.values and y not in now.values:
+                        now.values[c] = part.values[y]
+        self.map = saved
+
+    def step(self, flow: FlowLoop, step: Step, part: _Iteration) -> None:
+        if step.kind == "issue":
+            assert isinstance(step.op, mma.Dot)
+            self.issue_dot(flow, step.op, part)
+        elif step.kind == "wait":
+            assert isinstance(step.op, mma.Dot)
+            wait = mma.Wait((self.map[step.op.result],), pending=step.pending)
+            self.b.add(wait)
+            wait.results[0].name = step.op.result.name
+            self.map[step.op.result] = wait.results[0]
+        elif step.kind == "release":
+            self.b.add(aref.Consumed(self.arefs[flow.loop.id][step.group]))
+            part.got.discard(step.group)
+        else:
+            assert step.op is not None
+            self.clone(step.op)
+
+    def issue_dot(self, flow: FlowLoop, dot: mma.Dot, part: _Iteration) -> None:
+        """Gets the slots that the dot reads first, then starts it."""
+        found = next(d for d in flow.dots if d.dot is dot)
+        ids = {o.op.id for o in found.loads}
+        for index, group in enumerate(flow.groups):
+            if index not in part.got and any(o.op.id in ids for o in group):
+                get = aref.Get(self.arefs[flow.loop.id][index])
+                self.b.add(get)
+                for item, r in zip(group, get.results, strict=True):
+                    r.name = item.name
+                    self.map[item.op.result] = r
+                part.got.add(index)
+        a = self.get(dot.a) if found.register_a else self.smem_operand(dot.a)
+        b = self.smem_operand(dot.b)
+        if found.zero_acc:
+            type_ = dot.acc.type
+            assert isinstance(type_, TileType)
+            acc = self.b.value(Undef(type_.shape, type_.dtype), dot.result.name)
+            keep = self.b.value(Constant(0, int1))
+        else:
+            acc, keep = self.get(dot.acc), None
+        self.b.add(mma.Fence())
+        issue = mma.Issue(a, b, acc, keep, split=self.plan.split, swapped=False)
+        self.b.add(issue)
+        issue.result.name = dot.result.name
+        self.b.add(mma.Commit())
+        self.map[dot.result] = issue.result
+
+    def smem_operand(self, v: Value) -> Value:
+        """A loaded operand in shared memory, through the transposes in between."""
+        op = v.defining_op
+        if isinstance(op, Transpose):
+            return self.b.value(View(self.smem_operand(op.a), op.order))
+        return self.get(v)
+
+
+def build_flow_consumer(
+    graph: TileGraph,
+    builder: Builder,
+    plan: Plan,
+    flow: Flow,
+    schedules: dict[int, LoopSchedule],
+    arefs: dict[int, tuple[Value, ...]],
+    outer: dict[int, Value],
+    mapping: dict[Value, Value],
+    stores: dict[int, StoreGeometry],
+) -> Role:
+    """The consumer role, appended at the builder's insertion point."""
+    role = Role(
+        name="consumer",
+        first_warpgroup=1,
+        num_warpgroups=plan.num_consumers,
+        registers=plan.consumer_registers,
+        grow=True,
+    )
+    builder.add(role)
+    with builder.at(role.body):
+        maker = FlowConsumerBuilder(
+            builder, plan, flow, schedules, arefs, outer, mapping, stores
+        )
+        maker.build_flow(graph)
+    return role
+
+
+def make_flow_channels(
+    builder: Builder, flow: Flow, plan: Plan
+) -> tuple[dict[int, Channel], dict[int, tuple[Value, ...]], dict[int, Value]]:
+    """Arefs: one per load group (siblings share), one per outer load.
+
+    Returns channels by a key of their own (for the producer), arefs per loop, arefs per outer load.
+    """
+    from tiledsl.ws.partition import make_aref
+
+    channels: dict[int, Channel] = {}
+    outer: dict[int, Value] = {}
+    for item in flow.outer:
+        outer[item.op.id] = make_aref(builder, (item,), plan.outer_stages)
+        channels[item.op.id] = Channel((item,), outer[item.op.id], (False,))
+    shared: dict[tuple[object, ...], Value] = {}
+    arefs: dict[int, tuple[Value, ...]] = {}
+    for f in flow.loops:
+        made: list[Value] = []
+        for group in f.groups:
+            key = flow.channel_key(group)
+            if key not in shared:
+                shared[key] = make_aref(builder, group, plan.num_stages)
+            channels[group[0].op.id] = Channel(group, shared[key], (False,) * len(group))
+            made.append(shared[key])
+        arefs[f.loop.id] = tuple(made)
+    return channels, arefs, outer

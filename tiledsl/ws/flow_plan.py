@@ -1,0 +1,105 @@
+"""Plans for kernels with flow loops: warpgroups, schedules, rings, registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import replace
+
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.flow import Flow
+from tiledsl.ws.loop_schedule import LoopSchedule
+from tiledsl.ws.loop_schedule import schedule_loop
+from tiledsl.ws.plan import Overrides
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.stores import store_geometry
+
+REGISTERS = {1: (0, 0, 216), 2: (32, 232, 208), 3: (32, 160, 140)}
+"""Per number of consumers: producer and consumer setmaxnreg values, registers that tiles may take."""
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """The plan of a kernel and the schedule of each of its flow loops, by loop id."""
+
+    plan: Plan
+    schedules: dict[int, LoopSchedule]
+    notes: tuple[str, ...]
+
+
+def plan_flow(flow: Flow, overrides: Overrides, target: Target) -> FlowPlan | str:
+    """A plan for the kernel, or the reason why none fits."""
+    rows: set[int] = set()
+    for f in flow.loops:
+        for d in f.dots:
+            acc = d.dot.acc.type
+            assert isinstance(acc, TileType)
+            rows.add(acc.shape[0])
+            if acc.shape[1] % 8 or acc.shape[1] > 256:
+                return f"a dot has {acc.shape[1]} columns, the instruction takes multiples of 8 up to 256"
+    if len(rows) != 1:
+        return f"the dots have {sorted(rows)} rows, consumers share out one number of rows"
+    M = rows.pop()
+    if M % 64:
+        return f"the dots have {M} rows, a warpgroup takes 64"
+    consumers = overrides.num_consumers or min(3, M // 64)
+    if consumers not in REGISTERS or M % (64 * consumers):
+        return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
+    producer, consumer, limit = REGISTERS[consumers]
+    base = Plan(
+        num_consumers=consumers,
+        mma_depth=1,
+        persistent=overrides.persistent if overrides.persistent is not None else True,
+        producer_registers=producer,
+        consumer_registers=consumer,
+        raster_group=0,
+    )
+    notes: list[str] = []
+    schedules: dict[int, LoopSchedule] = {}
+    for f in flow.loops:
+        best, lines = schedule_loop(f, consumers, limit)
+        schedules[f.loop.id] = best
+        at = f.loop.loc.short if f.loop.loc else "loop"
+        notes.append(f"schedule of the loop at {at}, {best.clocks:.0f} clocks an iteration:")
+        notes += [f"  {line}" for line in best.table().splitlines()]
+        notes += [f"  tried {line}" for line in lines]
+    staging = _staging_bytes(flow, base)
+    outer = sum(o.smem.bytes for o in flow.outer)
+    groups = {flow.channel_key(g): sum(o.smem.bytes for o in g) for f in flow.loops for g in f.groups}
+    room = target.smem_bytes - 1024 - outer
+    for buffers in (2, 1):
+        depth = (room - staging * buffers) // max(1, sum(groups.values()))
+        if depth >= 2:
+            break
+    depth = min(depth, 4)
+    if overrides.num_stages is not None:
+        if overrides.num_stages > depth:
+            return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
+        depth = overrides.num_stages
+    if depth < 1:
+        return f"one slot of {sum(groups.values())} bytes beside {outer} bytes does not fit in shared memory"
+    return FlowPlan(
+        replace(base, num_stages=depth, store_buffers=buffers), schedules, tuple(notes)
+    )
+
+
+def _staging_bytes(flow: Flow, plan: Plan) -> int:
+    """Bytes of one staging chunk over all consumers, for the first store that is staged."""
+    for store in flow.stores:
+        value = store.value.type
+        if isinstance(value, TileType) and value.rank == 2:
+            found = store_geometry(store, plan)
+            if not isinstance(found, str):
+                return found.buffer_bytes * plan.num_consumers
+    return 0
+
+
+def bound_axes(flow: Flow) -> frozenset[int]:
+    """Grid axes that the trip counts depend on."""
+    out: frozenset[int] = frozenset()
+    for f in flow.loops:
+        out |= program_axes(f.loop.lower) | program_axes(f.loop.upper)
+    return out
+
+

@@ -73,7 +73,7 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
-TILE_PASSES = ("canonicalize", "cse", "licm", "canonicalize", "dce")
+TILE_PASSES = ("canonicalize", "squeeze", "cse", "licm", "canonicalize", "dce")
 MAX_ATTEMPTS = 3
 """Specialised plans tried before the single-role kernel when NVRTC reports spills or
 serialisation.

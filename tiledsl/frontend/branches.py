@@ -67,12 +67,19 @@ def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) 
 class _Branch:
     """One branch, lowered: its region and the variables at its end."""
 
-    def __init__(self, frame: Frame, body: Sequence[ast.stmt], *, may_return: bool) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        body: Sequence[ast.stmt],
+        rest: Sequence[ast.stmt] = (),
+        *,
+        may_return: bool,
+    ) -> None:
         self.frame = frame
         self.region = Region()
         with frame.builder.at(self.region), frame.branch(may_return=may_return):
             try:
-                self.signal = run_block(frame, body)
+                self.signal = run_block(frame, [*body, *rest])
             except ReturnsEarly:
                 self.drop()
                 raise
@@ -198,10 +205,12 @@ def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
             hint="keep the result in a variable, and return it after the loop",
         )
     rest = [stmt for block in reversed(frame.pending) for stmt in block]
+    if rest and not _leaves(node.body) and not _leaves(node.orelse):
+        frame.session.count_copy()
     saved, frame.pending = frame.pending, []
     try:
-        then = _Branch(frame, [*node.body, *rest], may_return=True)
-        orelse = _Branch(frame, [*node.orelse, *rest], may_return=True)
+        then = _Branch(frame, node.body, rest, may_return=True)
+        orelse = _Branch(frame, node.orelse, rest, may_return=True)
     finally:
         frame.pending = saved
     results = [b.signal.value if isinstance(b.signal, Return) else None for b in (then, orelse)]
@@ -218,3 +227,11 @@ def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
     merger.add_tree(name, *results)
     merger.finish(condition)
     return Return(frame.variables.pop(name))
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    """Whether a block surely ends in a return statement."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    return isinstance(last, ast.Return)

@@ -104,11 +104,16 @@ def _call_builtin(
     args: Arguments,
     keywords: Keywords,
 ) -> object:
+    builder = frame.mark(node)
+    saved = builder.apply
+    builder.apply = lambda fn, values: call(frame, node, fn, tuple(values), {})
     try:
-        return function.fn(frame.mark(node), *args, **keywords)
+        return function.fn(builder, *args, **keywords)
     except TypeError as error:
         check_arguments(function.name, inspect.signature(function), args, keywords)
         raise TypeMismatch(f"{function.name}(): {error}") from error
+    finally:
+        builder.apply = saved
 
 
 def check_arguments(

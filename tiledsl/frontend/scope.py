@@ -21,6 +21,7 @@ from tiledsl.dtypes import DType
 from tiledsl.errors import NameUnresolved
 from tiledsl.errors import Note
 from tiledsl.errors import SourceLoc
+from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.source import FunctionSource
@@ -34,6 +35,7 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.operands import is_sequence
 
 MAX_ERRORS = 20
+MAX_COPIES = 32
 
 _CAPTURED: tuple[type, ...] = (
     Auto,
@@ -96,12 +98,23 @@ class Session:
     """One run of the frontend.
 
     captures: globals, closure variables and attributes of modules read, by (owner, name).
+    copies: how often the rest of a function was lowered more than once.
     """
 
     graph: TileGraph
     builder: Builder
     errors: list[TileError] = field(default_factory=list[TileError])
     captures: dict[tuple[str, str], object] = field(default_factory=dict[tuple[str, str], object])
+    copies: int = 0
+
+    def count_copy(self) -> None:
+        """Bounds how often the rest of a function is repeated because both branches go on."""
+        self.copies += 1
+        if self.copies > MAX_COPIES:
+            raise SyntaxNotSupported(
+                "too many paths lead to the rest of the function",
+                hint="a branch that returns should do so at its end; else keep the result in a variable",
+            )
 
     def capture(self, owner: str, name: str, value: object) -> object:
         """Notes a value from outside the kernel, on which the compiled code depends; returns it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Generator
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -19,7 +21,10 @@ class Builder:
     """Adds ops at an insertion point.
 
     region: where ops go.  index: position in the region, or None for its end.  loc: location given to new ops.
+    apply: calls a function of the user on values, its ops going to the insertion point (set by the frontend).
     """
+
+    apply: Callable[[object, Sequence[object]], object] | None = None
 
     def __init__(self, graph: TileGraph, region: Region | None = None, index: int | None = None, loc: SourceLoc | None = None) -> None:
         self.graph = graph

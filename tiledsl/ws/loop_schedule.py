@@ -21,6 +21,7 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.flow import FlowLoop
 
 ELEMENT_CLOCKS = {"exp": 16.0, "exp2": 8.0, "log": 16.0, "tanh": 20.0, "erf": 30.0, "div": 12.0}
@@ -79,12 +80,12 @@ def _name(op: Op) -> str:
     return op.results[0].name if op.results else ""
 
 
-def dot_clocks(dot: Dot, warpgroups: int) -> float:
-    """Tensor-core clocks of one warpgroup's part of a dot."""
+def dot_clocks(dot: Dot) -> float:
+    """Tensor-core clocks of a dot, over all warpgroups."""
     a, b = dot.a.type, dot.b.type
     assert isinstance(a, TileType)
     assert isinstance(b, TileType)
-    return a.shape[0] * a.shape[1] * b.shape[1] * a.dtype.bytes / 4096 / warpgroups
+    return a.shape[0] * a.shape[1] * b.shape[1] * a.dtype.bytes / 4096
 
 
 def op_clocks(op: Op, warpgroups: int) -> float:
@@ -104,7 +105,7 @@ class _Body:
         self.flow = flow
         loop = flow.loop
         self.loads = {o.op.id for g in flow.groups for o in g}
-        self.ops = [o for o in loop.body.ops if not isinstance(o, Yield) and o.id not in self.loads]
+        self.ops = [o for o in region_ops(loop.body) if not self._is_operand(o)]
         self.made = {r: op for op in self.ops for r in op.results}
         late_dots = {d.dot.id for d, n in zip(flow.dots, distance, strict=True) if n}
         self.late: set[int] = set()
@@ -113,6 +114,12 @@ class _Body:
                 self.late.add(op.id)
         yields = flow.yields
         self.carried = dict(zip(loop.carried, yields, strict=True))
+
+    def _is_operand(self, op: Op) -> bool:
+        """Loads, and transposes between a load and its dot: the dot's descriptor covers them."""
+        return op.id in self.loads or (
+            isinstance(op, Transpose) and operand_load(op.result) is not None
+        )
 
     def uses(self, op: Op) -> list[Value]:
         """Values that an op and what it contains read."""
@@ -161,7 +168,8 @@ def list_schedule(
         issuable.sort(key=lambda o: (o.id in body.late, ops.index(o)))
         for dot in issuable:
             steps.append(Step("issue", dot, dot.id in body.late))
-            tensor_free = max(clock, tensor_free) + dot_clocks(dot, warpgroups)
+            # The other warpgroups use the tensor core too: a dot takes as long as all of theirs.
+            tensor_free = max(clock, tensor_free) + dot_clocks(dot)
             finish[dot.id] = tensor_free
             flight.append(dot)
             left.remove(dot)
@@ -237,8 +245,7 @@ def schedule_with(flow: FlowLoop, distance: tuple[int, ...], warpgroups: int) ->
     steps, span = list_schedule(flow, body, ordered, rotated=rotated, warpgroups=warpgroups)
     first, _ = list_schedule(flow, body, early, rotated=False, warpgroups=warpgroups)
     last, _ = list_schedule(flow, body, late, rotated=False, warpgroups=warpgroups)
-    tensor = sum(dot_clocks(d.dot, 1) for d in flow.dots)
-    clocks = max(span, tensor)
+    clocks = max(span, sum(dot_clocks(d.dot) for d in flow.dots))
     return LoopSchedule(distance, steps, first, last, clocks, live_registers(flow, body, warpgroups))
 
 

@@ -48,7 +48,7 @@ class Writer:
         kinds = ["assign", "assign", "augmented", "swap"]
         if depth:
             kinds += ["if", "if", "for", "while", "static"]
-        kinds += ["return"] * (not in_loop and depth < 3)
+        kinds += ["return"] * (not in_loop and self.random.random() < 0.5)
         kind = self.random.choice(kinds)
         inner = indent + "    "
         x, y = self.random.sample(VARIABLES, 2)
@@ -75,8 +75,8 @@ class Writer:
             return [*head, f"{inner}{name} -= 1", *body]
         use = f"{inner}{x} = ({x} + {name}) & 255"
         if kind == "static":
-            return [f"{indent}for {name} in tl.static_range({self.random.randrange(4)}):", use, *body]
-        bounds = self.random.choice([f"{y} & 3", f"1, {y} & 7, 2", f"{y} & 3, 0, -1", "3"])
+            return [f"{indent}for {name} in tl.static_range({self.random.randrange(3)}):", use, *body]
+        bounds = self.random.choice([f"{y} & 3", f"1, {y} & 7, 3", f"{y} & 3, 0, -1", "2"])
         return [f"{indent}for {name} in range({bounds}):", use, *body]
 
     def text(self) -> str:
@@ -96,7 +96,7 @@ class Out:
         self.values[index] = int(value)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(120))
 def test_random_program(run, seed: int) -> None:
     text = Writer(seed).text()
     file = f"random_{seed}.py"
@@ -105,7 +105,7 @@ def test_random_program(run, seed: int) -> None:
     exec(compile(text, file, "exec"), ours)  # noqa: S102
     theirs = {"tl": SimpleNamespace(static_range=range, constexpr=int)}
     exec(compile(text, file, "exec"), theirs)  # noqa: S102
-    for a, b in ((0, 0), (7, 200), (31, 2), (4, 5)):
+    for a, b in ((0, 0), (7, 200), (4, 5)):
         want = Out()
         theirs["kernel"](want, a, b, 6)  # type: ignore[operator]
         out = np.full(5, -1, np.int64)

@@ -124,7 +124,7 @@ def _wraps(op: Op) -> bool:
     return in_map and dtype.kind == "int" and dtype.bits >= 32
 
 
-# ---------------------------------------------------------------------- constants and binary operators
+# ------------------------------------------------------------- constants and binary operators
 @emits("elementwise.constant")
 def constant(op: ops.Constant, e: Emission) -> None:
     """A literal at each use."""

@@ -144,7 +144,8 @@ def _part(value: Value, operand: Operand, extent: int, groups: int, e: Emission)
     bytes_ = operand.part_bytes(extent)
     if bytes_ is None:
         raise CodegenError(
-            f"mma: warpgroups cannot take {extent} columns each of an MN-major operand, only multiples of 64"
+            f"mma: warpgroups cannot take {extent} columns each of an MN-major operand",
+            hint="only multiples of 64",
         )
     return f"{e.text(value)} + {e.part_index} * {bytes_}u"
 

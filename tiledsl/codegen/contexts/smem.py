@@ -231,9 +231,17 @@ def _elements(
     byte = coords[memory.major] if size == 1 else f"({coords[memory.major]}) * {size}"
     extent = memory.shape[memory.major]
     return ElementsContext(
-        smem, name, memory_type(memory.dtype), e.layout(type_).num_regs, width, memory.swizzle_bytes,
-        prod(memory.shape) // extent, extent * size, line or "0", byte,
-    )  # fmt: skip
+        smem,
+        name,
+        memory_type(memory.dtype),
+        e.layout(type_).num_regs,
+        width,
+        memory.swizzle_bytes,
+        prod(memory.shape) // extent,
+        extent * size,
+        line or "0",
+        byte,
+    )
 
 
 def _check_boxes(memory: SmemType) -> None:

@@ -1,0 +1,176 @@
+"""Reductions of tiles along axes with any associative function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+
+from tiledsl.dtypes import DType
+from tiledsl.errors import TypeMismatch
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
+from tiledsl.ir.op import region
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import wide
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
+
+# Functions with a name: one operand, except the last two, which take (value, index).
+KINDS = ("sum", "prod", "max", "min", "xor", "or", "and", "argmax", "argmin")
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sum", "prod", "max", "min", "argmax", "argmin"), ("int", "uint", "float")),
+    **dict.fromkeys(("xor", "or", "and"), ("bool", "int", "uint")),
+}
+_UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.fmax,
+    "min": np.fmin,
+    "xor": np.bitwise_xor,
+    "or": np.bitwise_or,
+    "and": np.bitwise_and,
+}
+
+
+def combined_types(values: Sequence[Value], what: str) -> tuple[TileType, ...]:
+    """The types of tiles that are reduced or scanned together. Raises TypeMismatch."""
+    types: list[TileType] = []
+    for v in values:
+        if not isinstance(v.type, TileType):
+            raise TypeMismatch(f"{what}: expected a tile, got {v.type}")
+        types.append(v.type)
+    if not types:
+        raise TypeMismatch(f"{what}: expected at least one tile")
+    if any(t.shape != types[0].shape for t in types):
+        raise TypeMismatch(f"{what}: shapes differ: {', '.join(str(list(t.shape)) for t in types)}")
+    return tuple(types)
+
+
+def check_kind(kind: str, dtypes: Sequence[DType], what: str) -> None:
+    """Whether a named function takes these dtypes. Raises TypeMismatch."""
+    if kind not in KINDS:
+        raise TypeMismatch(f"{what}: unknown kind {kind!r}")
+    count = 2 if kind.startswith("arg") else 1
+    if len(dtypes) != count:
+        raise TypeMismatch(f"{what}: {kind} takes {count} tiles, got {len(dtypes)}")
+    if dtypes[0].kind not in _ALLOWED[kind]:
+        raise TypeMismatch(f"{what}: {kind} of {dtypes[0]!r} is not supported")
+
+
+def check_body(op: Op, body: Region, dtypes: Sequence[DType], kind: str) -> None:
+    """The form of a combine region: scalar ops without control flow, results of the operands' dtypes."""
+    name = op.opcode.partition(".")[2]
+    if kind:
+        if body.ops:
+            raise VerifyError(f"{name}: kind {kind} has no body")
+        return
+    want = [ScalarType(d) for d in dtypes]
+    if [a.type for a in body.args] != [*want, *want]:
+        raise VerifyError(f"{name}: the body takes each operand's element twice")
+    end = body.terminator
+    if not isinstance(end, Yield) or [v.type for v in end.values] != want:
+        raise VerifyError(f"{name}: the body must yield {', '.join(map(str, want))}")
+    for inner in body.walk():
+        if not inner.opcode.startswith("elementwise.") and inner is not end:
+            raise VerifyError(
+                f"{name}: a combine function may only compute on its arguments, "
+                f"not contain {inner.opcode}"
+            )
+
+
+class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
+    """Combines the elements along `axes` in any order.
+
+    inputs: tiles of one shape that are reduced together; results have the axes left out, and are
+    scalars when none is left. kind: sum, prod, max, min (which ignore NaN), xor, or, and, argmax,
+    argmin (of values and i32 indexes; of equal values the smallest index), or empty for `body`,
+    whose arguments are one element of each input, then another, and which yields their combination.
+    A float sum is accumulated in f32 (f64) and rounded once.
+    scratch: shared memory, where the elements of several warps meet.
+    """
+
+    vectorized = True
+    inputs: tuple[Value, ...] = operands()
+    scratch: Value = operand(default=None)
+    axes: tuple[int, ...] = attribute()
+    kind: str = attribute(default="")
+    body: Region = region()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        types = combined_types(self.inputs, "reduce")
+        rank = types[0].rank
+        if not self.axes or list(self.axes) != sorted(set(self.axes) & set(range(rank))):
+            raise TypeMismatch(f"reduce: axes {self.axes} of a tile of rank {rank}")
+        if self.kind:
+            check_kind(self.kind, [t.dtype for t in types], "reduce")
+        shape = tuple(n for i, n in enumerate(types[0].shape) if i not in self.axes)
+        return tuple(TileType(shape, t.dtype) if shape else ScalarType(t.dtype) for t in types)
+
+    def verify(self, target: Target) -> None:
+        dtypes = [t.dtype for t in combined_types(self.inputs, "reduce")]
+        check_body(self, self.body, dtypes, self.kind)
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        inputs = arrays[: len(self.inputs)]
+        if self.kind in _UFUNCS:
+            return (self._named(np.asarray(inputs[0])),)
+        rank = np.ndim(inputs[0])
+        kept = [i for i in range(rank) if i not in self.axes]
+        moved = [np.transpose(a, (*self.axes, *kept)) for a in inputs]
+        parts = [a.reshape(-1, *(a.shape[len(self.axes) :])) for a in moved]
+        while len(parts[0]) > 1:
+            half = len(parts[0]) // 2
+            left, right = [a[:half] for a in parts], [a[half : 2 * half] for a in parts]
+            both = yield from combine(machine, self.kind, self.body, left, right)
+            parts = [
+                np.concatenate([np.broadcast_to(new, old.shape), a[2 * half :]])
+                for new, old, a in zip(both, left, parts, strict=True)
+            ]
+        return tuple(a[0] for a in parts)
+
+    def _named(self, a: Any) -> Any:
+        x = wide(a)
+        ufunc = np.bitwise_or if x.dtype.kind == "b" and self.kind == "max" else _UFUNCS[self.kind]
+        with np.errstate(all="ignore"):
+            found = ufunc.reduce(x, axis=self.axes) if self.kind in ("max", "min") else (
+                ufunc.reduce(x, axis=self.axes, dtype=x.dtype)
+            )  # type: ignore[attr-defined]
+        return np.asarray(found).astype(a.dtype)
+
+
+def combine(
+    machine: Machine, kind: str, body: Region, left: Sequence[Any], right: Sequence[Any]
+) -> Any:
+    """Elementwise combination of two lists of arrays, `left` before `right`; a generator of steps."""
+    dtypes = [np.asarray(x).dtype for x in left]
+    if not kind:
+        found = yield from machine.run_region(body, (*left, *right))
+    elif kind in _UFUNCS:
+        with np.errstate(all="ignore"):
+            found = (_UFUNCS[kind](wide(left[0]), wide(right[0])),)
+    else:
+        found = _pick(kind, left, right)
+    return tuple(np.asarray(x).astype(d) for x, d in zip(found, dtypes, strict=True))
+
+
+def _pick(kind: str, left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, Any]:
+    (x, i), (y, j) = left, right
+    wx, wy = wide(x), wide(y)
+    wins = wx > wy if kind == "argmax" else wx < wy
+    first = wins | ((wx == wy) & (i < j))
+    return np.where(first, x, y), np.where(first, i, j)

@@ -73,7 +73,7 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
-TILE_PASSES = ("canonicalize", "squeeze", "cse", "licm", "canonicalize", "dce")
+TILE_PASSES = ("canonicalize", "squeeze", "cse", "licm", "canonicalize", "unmask", "cse", "dce")
 MAX_ATTEMPTS = 3
 """Specialised plans tried before the single-role kernel when NVRTC reports spills or
 serialisation.
@@ -165,7 +165,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
     if flow.declined or not flow.loops:
         declined += flow.declined
         return
-    made = plan_flow(flow, request.overrides, request.target)
+    made = plan_flow(graph, flow, request.overrides, request.launch, request.target)
     if isinstance(made, str):
         declined.append(Declined("warp_specialize", made, flow.loops[0].loop.loc))
         return

@@ -22,6 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 F = TypeVar("F")
+G = TypeVar("G", bound=Callable[..., object])
+Ties = TypeVar("Ties", bound=Callable[..., "tuple[Tie, ...]"])
+Test = TypeVar("Test", bound=Callable[..., bool])
 Builder = Callable[..., object]
 Tie = tuple[Value, Value]
 
@@ -32,38 +35,63 @@ _ties: dict[str, Callable[..., tuple[Tie, ...]]] = {}
 _safe: dict[str, Callable[..., bool]] = {}
 
 
-def emits(*opcodes: str) -> Callable[[Builder], Builder]:
+def emits(*opcodes: str) -> Callable[[G], G]:
     """Registers `f(op, emission, *bodies) -> context | None` for opcodes."""
-    return lambda f: _register(_contexts, opcodes, f)
+
+    def register(f: G) -> G:
+        _register(_contexts, opcodes, f)
+        return f
+
+    return register
 
 
-def enters(*opcodes: str) -> Callable[[Builder], Builder]:
+def enters(*opcodes: str) -> Callable[[G], G]:
     """Registers `f(op, emission)`, run before the regions of the op are rendered."""
-    return lambda f: _register(_enters, opcodes, f)
+
+    def register(f: G) -> G:
+        _register(_enters, opcodes, f)
+        return f
+
+    return register
 
 
-def yields_to(*opcodes: str) -> Callable[[Builder], Builder]:
+def yields_to(*opcodes: str) -> Callable[[G], G]:
     """Registers `f(yield_op.
 
     Emission) -> context | None` for yields that end a region of these ops.
     """
-    return lambda f: _register(_yields, opcodes, f)
+
+    def register(f: G) -> G:
+        _register(_yields, opcodes, f)
+        return f
+
+    return register
 
 
-def overwrites(*opcodes: str) -> Callable[[Builder], Builder]:
+def overwrites(*opcodes: str) -> Callable[[Ties], Ties]:
     """Registers `f(op) -> ((result, operand), ...)`.
 
     Results that live in an operand's registers.
     """
-    return lambda f: _register(_ties, opcodes, f)
+
+    def register(f: Ties) -> Ties:
+        _register(_ties, opcodes, f)
+        return f
+
+    return register
 
 
-def reads_at_its_own_place(*opcodes: str) -> Callable[[Builder], Builder]:
+def reads_at_its_own_place(*opcodes: str) -> Callable[[Test], Test]:
     """Registers `f(op, operand) -> bool`.
 
     Register i of the operand is only read before result i is written.
     """
-    return lambda f: _register(_safe, opcodes, f)
+
+    def register(f: Test) -> Test:
+        _register(_safe, opcodes, f)
+        return f
+
+    return register
 
 
 def context_of(op: Op) -> Builder:
@@ -102,10 +130,9 @@ def may_overwrite(op: Op, operand: Value) -> bool:
     return op.opcode in _safe and _safe[op.opcode](op, operand)
 
 
-def _register(table: dict[str, F], opcodes: tuple[str, ...], f: F) -> F:
+def _register(table: dict[str, F], opcodes: tuple[str, ...], f: F) -> None:
     for opcode in opcodes:
         table[opcode] = f
-    return f
 
 
 @cache

@@ -104,7 +104,7 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
     carried = Carried(frame, node, skip=(name,))
 
     def make() -> For:
-        return For(lower, upper, step, carried.initial(), spec.unroll, Region())
+        return For(lower, upper, step, carried.initial(), spec.unroll, body=Region())
 
     def fill(op: For) -> None:
         iv = op.body.add_arg(ScalarType(dtype), name)

@@ -113,7 +113,7 @@ class Session:
         if self.copies > MAX_COPIES:
             raise SyntaxNotSupported(
                 "too many paths lead to the rest of the function",
-                hint="a branch that returns should do so at its end; else keep the result in a variable",
+                hint="let a branch that returns do so at its end, or keep the result in a variable",
             )
 
     def capture(self, owner: str, name: str, value: object) -> object:

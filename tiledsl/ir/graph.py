@@ -197,6 +197,12 @@ class TileGraph:
         op.parent = _parent(anchor)
         op.parent.ops.insert(op.parent.ops.index(anchor), op)
 
+    def move_to(self, op: Op, region: Region) -> None:
+        """Moves an op (and what it contains) to the end of a region."""
+        _parent(op).ops.remove(op)
+        op.parent = region
+        region.ops.append(op)
+
     def set_type(self, value: Value, type_: Type) -> None:
         """Changes a value's type (layout assignment)."""
         value.type = type_

@@ -202,13 +202,18 @@ def mma_accumulator(M: int, N: int, num_warpgroups: int = 1, *, split: int = 0) 
 
 
 def blocked(
-    shape: Sequence[int], num_warps: int, *, vector: int = 1, order: Sequence[int] | None = None
+    shape: Sequence[int],
+    num_warps: int,
+    *,
+    vector: int = 1,
+    order: Sequence[int] | None = None,
+    warp_order: Sequence[int] | None = None,
 ) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
     order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the
-    fastest dimension, then the next ones, then warps, then registers; what does not fill a unit is
-    replicated.
+    fastest dimension, then the next ones, then warps (in `warp_order`, by default the same order),
+    then registers; what does not fill a unit is replicated.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))
@@ -222,9 +227,10 @@ def blocked(
             digits[fast].append(Digit(v, Unit.REG, 1))
             left[fast] = -(-left[fast] // v)
             reg_stride = v
-    for unit, total in ((Unit.LANE, 32), (Unit.WARP, num_warps)):
+    orders = (order, order if warp_order is None else warp_order)
+    for unit, total, dims in zip((Unit.LANE, Unit.WARP), (32, num_warps), orders, strict=True):
         room, stride = total, 1
-        for d in order:
+        for d in dims:
             if left[d] <= 1 or room == 1:
                 continue
             take = min(left[d], room)

@@ -195,6 +195,7 @@ class Op:
     levels: ClassVar[Level] = Level.ALL
     effect: ClassVar[Effect] = Effect.PURE
     is_terminator: ClassVar[bool] = False
+    is_unique: ClassVar[bool] = False
     is_loop: ClassVar[bool] = False
     # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
     vectorized: ClassVar[bool] = False

@@ -23,6 +23,10 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Min
+from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
@@ -95,6 +99,9 @@ class FlowConsumerBuilder(ConsumerBuilder):
             self.map[op.results[0]] = get.results[0]
             return
         if isinstance(op, Transpose) and self._is_operand(op.result):
+            return
+        if isinstance(op, Select) and op.masks and not self.masked:
+            self.map[op.result] = self.get(op.a)
             return
         if isinstance(op, For) and op.id in self.by_loop:
             self.flow_loop(self.by_loop[op.id])
@@ -180,18 +187,55 @@ class FlowConsumerBuilder(ConsumerBuilder):
         schedule: LoopSchedule,
         lower: Value,
         upper: Value,
+        state: list[Value],
+        early: list[int],
+        names: list[Value],
+    ) -> list[Value]:
+        """The loops over the second and later iterations; returns the state after them."""
+        b, loop = self.b, flow.loop
+        at = b.value(Add(lower, self.like(lower, constant_step(loop))))
+        for stop, masked in self.ranges(loop, lower, upper):
+            end = upper if stop is None else stop
+            state = self.segment(flow, schedule, (at, end, masked), state, early, names)
+            if stop is not None:
+                at = b.value(Max(at, self.aligned(loop, lower, end)))
+        return state
+
+    def ranges(self, loop: For, lower: Value, upper: Value) -> list[tuple[Value | None, bool]]:
+        """(end, masked) of the parts of a loop in order; the last one ends with the loop."""
+        out: list[tuple[Value | None, bool]] = []
+        if loop.unmasked_from is not None:
+            out.append((self.b.value(Min(self.get(loop.unmasked_from), upper)), True))
+        if loop.unmasked_until is not None:
+            out.append((self.b.value(Min(self.get(loop.unmasked_until), upper)), False))
+            out.append((None, True))
+        else:
+            out.append((None, loop.unmasked_from is None))
+        del lower
+        return out
+
+    def aligned(self, loop: For, lower: Value, end: Value) -> Value:
+        """The first value of the loop variable that is at least `end`."""
+        b, step = self.b, constant_step(loop)
+        trips = self.trip_count(lower, end, step)
+        return b.value(Add(lower, b.value(Mul(trips, self.const(step)))))
+
+    def segment(
+        self,
+        flow: FlowLoop,
+        schedule: LoopSchedule,
+        bounds: tuple[Value, Value, bool],
         start: list[Value],
         early: list[int],
         state: list[Value],
     ) -> list[Value]:
-        """The loop over the second and later iterations; returns the state after it."""
+        """One loop of the steady state, with or without the masks."""
         b, loop = self.b, flow.loop
-        second = b.value(Add(lower, self.like(lower, constant_step(loop))))
         names = [loop.carried[j].name for j in early] + [v.name for v in state]
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
         args = [body.add_arg(v.type, n) for v, n in zip(start, names, strict=True)]
-        new = For(second, upper, self.get(loop.step), tuple(start), body=body)
+        new = For(bounds[0], bounds[1], self.get(loop.step), tuple(start), body=body)
         new.loc = loop.loc
         b.add(new)
         with b.at(body):
@@ -201,11 +245,15 @@ class FlowConsumerBuilder(ConsumerBuilder):
             for j, arg in zip(early, args[: len(early)], strict=True):
                 now.values[loop.carried[j]] = arg
             before.values.update(zip(state, args[len(early) :], strict=True))
+            self.masked = bounds[2]
             self.run(flow, schedule.steps, now, before)
+            self.masked = True
             b.add(Yield(tuple(self.state_of(flow, now, early, state))))
         for r, n in zip(new.results, names, strict=True):
             r.name = n
         return list(new.results)
+
+    masked = True
 
     def split(self, flow: FlowLoop, schedule: LoopSchedule) -> tuple[list[int], list[Value]]:
         """Carried values that the own part defines (by index), and what the late part reads of it."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import replace
 
+from tiledsl.ir.analysis.evaluate import HostValues
+from tiledsl.ir.analysis.evaluate import Unknown
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import program_axes
@@ -13,8 +17,12 @@ from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.select import Extents
+from tiledsl.ws.select import Grid
+from tiledsl.ws.select import Launch
 from tiledsl.ws.stores import store_geometry
 
+L2_SHARE_BYTES = 32 << 20
 REGISTERS = {1: (0, 0, 216), 2: (32, 232, 208), 3: (32, 160, 140)}
 """Per number of consumers: producer and consumer setmaxnreg values, registers that tiles may take."""
 
@@ -28,7 +36,9 @@ class FlowPlan:
     notes: tuple[str, ...]
 
 
-def plan_flow(flow: Flow, overrides: Overrides, target: Target) -> FlowPlan | str:
+def plan_flow(
+    graph: TileGraph, flow: Flow, overrides: Overrides, launch: Launch, target: Target
+) -> FlowPlan | str:
     """A plan for the kernel, or the reason why none fits."""
     rows: set[int] = set()
     for f in flow.loops:
@@ -79,9 +89,53 @@ def plan_flow(flow: Flow, overrides: Overrides, target: Target) -> FlowPlan | st
         depth = overrides.num_stages
     if depth < 1:
         return f"one slot of {sum(groups.values())} bytes beside {outer} bytes does not fit in shared memory"
-    return FlowPlan(
-        replace(base, num_stages=depth, store_buffers=buffers), schedules, tuple(notes)
+    longest, axis, group = tile_order(graph, flow, launch)
+    plan = replace(
+        base,
+        num_stages=depth,
+        store_buffers=buffers,
+        longest_first=longest if base.persistent else -1,
+        group_axis=axis,
+        raster_group=group,
     )
+    return FlowPlan(plan, schedules, tuple(notes))
+
+
+def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, int]:
+    """(axis visited from its end, grouped axis, programs of a group).
+
+    Programs whose trip count grows along axis 0 start with the longest. Axis 1 is visited in groups
+    whose loop loads fit about half of L2, so that the programs of a group share them.
+    """
+    grid = launch.grid(graph.constants)
+    axes = bound_axes(flow)
+    longest = 0 if 0 in axes and 1 not in axes and _grows(graph, flow, launch, grid) else -1
+    loaded = {o.op.tensor for f in flow.loops for g in f.groups for o in g}
+    num_bytes = 0
+    for tensor in loaded:
+        given = launch.args.get(tensor.name)
+        if isinstance(given, Extents):
+            num_bytes += given.elements * tensor_type(tensor, "load").dtype.bytes
+    shared = all(0 not in o.axes for f in flow.loops for g in f.groups for o in g)
+    if not shared or not num_bytes:
+        return longest, 0, 0
+    per_program = num_bytes / max(1, grid[1] * grid[2])
+    group = max(1, min(grid[1], int(L2_SHARE_BYTES / max(1.0, per_program))))
+    return longest, 1, group
+
+
+def _grows(graph: TileGraph, flow: Flow, launch: Launch, grid: Grid) -> bool:
+    """Whether the first loop of the last program along axis 0 is longer than that of the first."""
+    args = {a: launch.args.get(a.name) for a in graph.args}
+    loop = flow.loops[0].loop
+    spans: list[int] = []
+    for program in ((0, 0, 0), (max(0, grid[0] - 1), 0, 0)):
+        values = HostValues(args, grid, program)
+        try:
+            spans.append(int(values.get(loop.upper)) - int(values.get(loop.lower)))
+        except (Unknown, KeyError, AttributeError, TypeError):
+            return False
+    return spans[1] > spans[0]
 
 
 def _staging_bytes(flow: Flow, plan: Plan) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tiledsl.dtypes import int32
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -139,11 +140,12 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
     owner: dict[int, int] = {}
     members: dict[int, set[int]] = {}
     roots: list[Op] = []
+    segment = _segments(region)
     for op in reversed(region.ops):
         if not _fusable(op):
             continue
         users = [u.op for u in graph.users(op.result)]
-        homes: set[int | None] = {owner.get(u.id) if u.parent is region else None for u in users}
+        homes: set[int | None] = {owner.get(u.id) if _near(op, u, region, segment) else None for u in users}
         same_space = all(
             isinstance(u, VIEWS) or u.result.type.shape == op.result.type.shape
             for u in users
@@ -173,6 +175,23 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
         graph.replace_op(root, loop.finish(root))
     _drop_dead(graph, region)
     return len(roots)
+
+
+def _segments(region: Region) -> dict[int, int]:
+    """The number of synchronising ops before each op: math stays on its side of a wait."""
+    out: dict[int, int] = {}
+    count = 0
+    for op in region.ops:
+        count += op.effect is Effect.SYNC
+        out[op.id] = count
+    return out
+
+
+def _near(op: Op, user: Op, region: Region, segment: dict[int, int]) -> bool:
+    """Whether a user may take an op into its loop: same block, no synchronisation in between."""
+    if user.parent is not region:
+        return False
+    return isinstance(op, VIEWS) or segment[op.id] == segment[user.id]
 
 
 def _through_view(users: list[Op]) -> bool:

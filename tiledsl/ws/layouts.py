@@ -9,6 +9,7 @@ fixed layouts meet, a `tile.convert_layout` is inserted and reported.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tiledsl.errors import ResourceError
 from tiledsl.errors import SourceLoc
@@ -28,7 +29,9 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.types import TileType
+from tiledsl.ws.links import links
 
 
 def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
@@ -120,6 +123,8 @@ def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
         yield (op.results[0], op.acc)
     elif isinstance(op, mma.Wait):
         yield from zip(op.results, op.accs, strict=True)
+    elif isinstance(op, Reduce):
+        yield from ((op.inputs[0], v) for v in op.inputs[1:])
     elif op.opcode.startswith("elementwise."):
         tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
         yield from ((tiles[0], v) for v in tiles[1:])
@@ -131,30 +136,17 @@ def _yield(region: Region) -> tuple[Value, ...]:
 
 
 def _derive(op: Op, groups: _Groups) -> bool:
-    """Carries layouts through a shape op; True when a new one was set."""
-    if isinstance(op, tile.Broadcast):
-        out = groups.get(op.result)
-        source = op.a.type
-        assert isinstance(source, TileType)
-        if out is not None and groups.get(op.a) is None:
-            for dim, (n, m) in enumerate(zip(source.shape, op.shape, strict=True)):
-                if n != m:
-                    out = out.drop(dim, keep=True)
-            return groups.offer(op.a, out)
-    elif isinstance(op, tile.ExpandDims):
-        out, inner = groups.get(op.result), groups.get(op.a)
-        if out is not None and inner is None:
-            return groups.offer(op.a, out.drop(op.axis, keep=False))
-        if inner is not None and out is None:
-            return groups.offer(op.result, inner.expand(op.axis))
-    elif isinstance(op, tile.Transpose):
-        out, inner = groups.get(op.result), groups.get(op.a)
-        if out is not None and inner is None:
-            inverse = tuple(op.order.index(i) for i in range(len(op.order)))
-            return groups.offer(op.a, out.transpose(inverse))
-        if inner is not None and out is None:
-            return groups.offer(op.result, inner.transpose(op.order))
-    return False
+    """Carries layouts from one side of an op to the other; True when a new one was set."""
+    changed = False
+    for link in links(op):
+        inner, out = groups.get(link.operand), groups.get(link.result)
+        if out is not None and inner is None and link.up is not None:
+            found = link.up(out)
+            changed |= found is not None and groups.offer(link.operand, found)
+        elif inner is not None and out is None and link.down is not None:
+            found = link.down(inner)
+            changed |= found is not None and groups.offer(link.result, found)
+    return changed
 
 
 def _propagate(ops: list[Op], groups: _Groups) -> None:
@@ -184,8 +176,26 @@ def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> 
                 break
     if type_.rank:
         share = -(-type_.num_elements // (32 * num_warps))
-        vector = max(1, min(vector, share))
-    return blocked(type_.shape, num_warps, vector=vector, order=order)
+        while vector > 1 and (vector > share or type_.shape[order[0]] % vector):
+            vector //= 2
+    warp_order = _warp_order(ops, group, order, type_.shape, num_warps)
+    return blocked(type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order)
+
+
+def _warp_order(
+    ops: list[Op], group: set[Value], order: list[int], shape: tuple[int, ...], num_warps: int
+) -> list[int]:
+    """Dimensions by which warps are laid out: those first that no reduction or scan runs along."""
+    combined = {
+        axis
+        for op in ops
+        if isinstance(op, Reduce) and op.inputs[0] in group
+        for axis in op.axes
+    }
+    free = [d for d in order if d not in combined]
+    if prod(shape[d] for d in free) < num_warps:
+        return order
+    return [*free, *(d for d in order if d in combined)]
 
 
 def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str]:
@@ -227,32 +237,45 @@ def _size(v: Value) -> int:
 
 
 def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
-    """Inserts conversions where a shape op's two sides got layouts that do not match."""
+    """Inserts conversions where the two sides of an op got layouts that do not match."""
     notes: list[str] = []
     for op in ops:
-        if not isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
-            continue
-        have, out = _layout(op.a), _layout(op.result)
-        want = out
-        if isinstance(op, tile.Broadcast):
-            source = op.a.type
-            assert isinstance(source, TileType)
-            for dim, (n, m) in enumerate(zip(source.shape, op.shape, strict=True)):
-                if n != m:
-                    want = want.drop(dim, keep=True)
-        elif isinstance(op, tile.ExpandDims):
-            want = want.drop(op.axis, keep=False)
-        else:
-            want = want.transpose(tuple(op.order.index(i) for i in range(len(op.order))))
-        if not have.same_places(want):
-            convert = tile.ConvertLayout(op.a, want, loc=op.loc)
-            graph.insert_before(op, convert)
-            graph.set_operand(op, op.operands.index(op.a), convert.result)
-            at = op.loc.short if op.loc else "?"
-            notes.append(
-                f"{at}: {op.a.name or 'tile'} converted from {have.kind} to {want.kind} layout"
-            )
+        for link in list(links(op)):
+            have, out = _layout(link.operand), _layout(link.result)
+            want = link.up(out) if link.up is not None else None
+            if want is not None:
+                if not have.same_places(want):
+                    _convert_operand(graph, op, link.operand, want)
+                    notes.append(_note(op, link.operand, have, want))
+                continue
+            made = link.down(have) if link.down is not None else None
+            if made is not None and not made.same_places(out):
+                _convert_result(graph, op, link.result, made, out)
+                notes.append(_note(op, link.result, made, out))
     return notes
+
+
+def _convert_operand(graph: TileGraph, op: Op, value: Value, want: Layout) -> None:
+    convert = tile.ConvertLayout(value, want, loc=op.loc, names=(value.name,))
+    graph.insert_before(op, convert)
+    for i, operand in enumerate(op.operands):
+        if operand is value:
+            graph.set_operand(op, i, convert.result)
+
+
+def _convert_result(
+    graph: TileGraph, op: Op, value: Value, made: Layout, want: Layout
+) -> None:
+    assert isinstance(value.type, TileType)
+    graph.set_type(value, value.type.with_layout(made))
+    convert = tile.ConvertLayout(value, want, loc=op.loc, names=(value.name,))
+    graph.insert_after(op, convert)
+    graph.replace_uses(value, convert.result, keep=(convert,))
+
+
+def _note(op: Op, value: Value, have: Layout, want: Layout) -> str:
+    at = op.loc.short if op.loc else "?"
+    return f"{at}: {value.name or 'tile'} converted from {have.kind} to {want.kind} layout"
 
 
 def _layout(v: Value) -> Layout:

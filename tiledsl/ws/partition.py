@@ -25,12 +25,16 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import ClusterRank
@@ -150,6 +154,8 @@ class RoleBuilder:
             index = b.value(WarpgroupIndex(), "warpgroup")
             first = b.value(Add(first, b.value(Mul(index, step))), "first_tile")
             step = b.value(Mul(step, self.const(plan.num_consumers)), "tile_step")
+        if plan.longest_first >= 0:
+            return self.dealt_tiles(first, count, step)
         body = Region()
         tile = body.add_arg(ScalarType(int32), "tile")
         for v in init:
@@ -157,18 +163,52 @@ class RoleBuilder:
         loop = For(first, count, step, init, body=body)
         b.add(loop)
         with b.at(body):
-            to_program = TileToProgram(
-                tile,
-                group=plan.raster_group,
-                group_axis=plan.group_axis,
-                cluster_axis=axis,
-                cluster_size=size if axis >= 0 else 1,
-            )
-            b.add(to_program)
-            self.programs = to_program.results
-            for axis_, v in enumerate(to_program.results):
-                v.name = f"pid_{axis_}"
+            self.locate(tile, axis)
         return loop, body
+
+    def locate(self, tile: Value, axis: int) -> None:
+        """The program ids of a tile."""
+        plan, b = self.plan, self.b
+        to_program = TileToProgram(
+            tile,
+            group=plan.raster_group,
+            group_axis=plan.group_axis,
+            cluster_axis=axis,
+            cluster_size=plan.cluster_size if axis >= 0 else 1,
+        )
+        b.add(to_program)
+        ids = list(to_program.results)
+        for axis_, v in enumerate(ids):
+            v.name = f"pid_{axis_}"
+        if plan.longest_first >= 0:
+            end = b.value(NumPrograms(plan.longest_first))
+            last = b.value(Sub(end, self.const(1)))
+            ids[plan.longest_first] = b.value(Sub(last, ids[plan.longest_first]), "pid_reversed")
+        self.programs = (ids[0], ids[1], ids[2])
+
+    def dealt_tiles(self, first: Value, count: Value, step: Value) -> tuple[For, Region]:
+        """Tiles of falling cost dealt out back and forth, so that every CTA gets its share.
+
+        Round r gives CTA c tile r * CTAs + c when r is even, r * CTAs + CTAs - 1 - c when odd.
+        """
+        b = self.b
+        body = Region()
+        base = body.add_arg(ScalarType(int32), "round_start")
+        loop = For(self.const(0), count, step, (), body=body)
+        b.add(loop)
+        with b.at(body):
+            turn = b.value(Mod(b.value(FloorDiv(base, step)), self.const(2)))
+            odd = b.value(Compare("ne", turn, self.const(0)))
+            back = b.value(Sub(b.value(Sub(step, self.const(1))), first))
+            tile = b.value(Add(base, b.value(Select(odd, back, first))), "tile")
+            there = If(b.value(Compare("lt", tile, count)))
+            b.add(there)
+            with b.at(there.orelse):
+                b.add(Yield(()))
+            b.add(Yield(()))
+        with b.at(there.then):
+            self.locate(tile, -1)
+        return loop, there.then
 
     is_consumer = False
 

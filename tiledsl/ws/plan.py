@@ -44,6 +44,8 @@ class Plan:
     `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
     share; with split_k > 1 they
     share one tile and split its loop instead.
+    longest_first: grid axis along which programs take longer, visited from its end and dealt out
+    back and forth, -1 for none.
     outer_stages: slots of a channel whose load stands before the loop.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
@@ -71,6 +73,7 @@ class Plan:
     ctas_per_sm: int = 1
     l2_promotion_bytes: int = 256
     outer_stages: int = 1
+    longest_first: int = -1
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
 

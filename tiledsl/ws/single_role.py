@@ -26,6 +26,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.layouts import dot_orientation
+from tiledsl.ws.scratch import assign_scratch
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Lowering:
                 self.lower_dot(op)
             elif isinstance(op, tile.ConvertLayout):
                 self.lower_convert(op)
+        for role in self.graph.find(Role):
+            assign_scratch(self.graph, role, self.smem, self.top)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem

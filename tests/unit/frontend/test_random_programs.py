@@ -34,7 +34,12 @@ class Writer:
     def value(self) -> str:
         x, y = self.operand(), self.operand()
         forms = [x, f"({x} + {y}) & 255", f"({x} - {y}) & 255", f"({x} * {y}) & 255"]
-        forms += [f"min({x}, {y})", f"max({x}, {y})", f"({x} ^ {y})", f"({x} if {x} < {y} else {y})"]
+        forms += [
+            f"min({x}, {y})",
+            f"max({x}, {y})",
+            f"({x} ^ {y})",
+            f"({x} if {x} < {y} else {y})",
+        ]
         forms += [f"({x} // ({y} + 1))", f"({x} >> 1)"]
         return self.random.choice(forms)
 
@@ -44,7 +49,7 @@ class Writer:
             out += self.statement(depth, indent, in_loop=in_loop)
         return out
 
-    def statement(self, depth: int, indent: str, *, in_loop: bool) -> list[str]:
+    def statement(self, depth: int, indent: str, *, in_loop: bool) -> list[str]:  # noqa: C901
         kinds = ["assign", "assign", "augmented", "swap"]
         if depth:
             kinds += ["if", "if", "for", "while", "static"]
@@ -59,11 +64,21 @@ class Writer:
         if kind == "swap":
             return [f"{indent}{x}, {y} = {y}, {self.value()}"]
         if kind == "return":
-            return [f"{indent}if {self.condition()}:", f"{inner}out.store(0, {x})", f"{inner}return"]
+            return [
+                f"{indent}if {self.condition()}:",
+                f"{inner}out.store(0, {x})",
+                f"{inner}return",
+            ]
         if kind == "if":
-            out = [f"{indent}if {self.condition()}:", *self.block(depth - 1, inner, in_loop=in_loop)]
+            out = [
+                f"{indent}if {self.condition()}:",
+                *self.block(depth - 1, inner, in_loop=in_loop),
+            ]
             if self.random.random() < 0.4:
-                out += [f"{indent}elif {self.condition()}:", *self.block(depth - 1, inner, in_loop=in_loop)]
+                out += [
+                    f"{indent}elif {self.condition()}:",
+                    *self.block(depth - 1, inner, in_loop=in_loop),
+                ]
             if self.random.random() < 0.5:
                 out += [f"{indent}else:", *self.block(depth - 1, inner, in_loop=in_loop)]
             return out
@@ -71,11 +86,18 @@ class Writer:
         name = f"i{self.counter}"
         body = self.block(depth - 1, inner, in_loop=True)
         if kind == "while":
-            head = [f"{indent}{name} = {self.operand()} & 3", f"{indent}while {name} > 0 and {self.condition()}:"]
+            head = [
+                f"{indent}{name} = {self.operand()} & 3",
+                f"{indent}while {name} > 0 and ({self.condition()}):",
+            ]
             return [*head, f"{inner}{name} -= 1", *body]
         use = f"{inner}{x} = ({x} + {name}) & 255"
         if kind == "static":
-            return [f"{indent}for {name} in tl.static_range({self.random.randrange(3)}):", use, *body]
+            return [
+                f"{indent}for {name} in tl.static_range({self.random.randrange(3)}):",
+                use,
+                *body,
+            ]
         bounds = self.random.choice([f"{y} & 3", f"1, {y} & 7, 3", f"{y} & 3, 0, -1", "2"])
         return [f"{indent}for {name} in range({bounds}):", use, *body]
 
@@ -102,9 +124,9 @@ def test_random_program(run, seed: int) -> None:
     file = f"random_{seed}.py"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     ours: dict[str, object] = {"tl": tl}
-    exec(compile(text, file, "exec"), ours)  # noqa: S102
+    exec(compile(text, file, "exec"), ours)
     theirs = {"tl": SimpleNamespace(static_range=range, constexpr=int)}
-    exec(compile(text, file, "exec"), theirs)  # noqa: S102
+    exec(compile(text, file, "exec"), theirs)
     for a, b in ((0, 0), (7, 200), (4, 5)):
         want = Out()
         theirs["kernel"](want, a, b, 6)  # type: ignore[operator]

@@ -40,6 +40,8 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
     init: initial loop-carried values. body: arguments (iv, carried...), ends in a yield of the
     next carried values.
     Results: the carried values after the last iteration (`init` when there is none).
+    unmasked_from, unmasked_until: where given, selects marked `masks` are true in every iteration
+    with unmasked_from <= iv < unmasked_until.
     unroll: unroll factor asked for by the user, 1 for none, 0 for full.
     """
 
@@ -49,6 +51,8 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
     step: Value = operand()
     init: tuple[Value, ...] = operands()
     unroll: int = attribute(default=1)
+    unmasked_from: Value = operand(default=None)
+    unmasked_until: Value = operand(default=None)
     body: Region = region()
 
     def infer_types(self) -> tuple[Type, ...]:

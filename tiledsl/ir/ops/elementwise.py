@@ -224,11 +224,15 @@ class Compare(Op, opcode="elementwise.compare"):
 
 
 class Select(Op, opcode="elementwise.select"):
-    """a where condition holds, else b. condition: i1 of the operands' shape."""
+    """a where condition holds, else b. condition: i1 of the operands' shape.
+
+    masks: the loop around it knows iterations in which the condition always holds.
+    """
 
     condition: Value = operand()
     a: Value = operand()
     b: Value = operand()
+    masks: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         if not same_type(self.a.type, self.b.type):

@@ -181,7 +181,8 @@ def fma(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
     dtype = common_dtype((x, y, z), "fma()")
     if not dtype.is_float:
         raise TypeMismatch(f"fma(): expected floats, got {dtype!r}")
-    return b.value(Fma(*unify(b, (x, y, z), dtype, "fma()")))
+    left, right, addend = unify(b, (x, y, z), dtype, "fma()")
+    return b.value(Fma(left, right, addend))
 
 
 # ---------------------------------------------------------------------- choice
@@ -194,7 +195,8 @@ def where(b: Builder, condition: Operand, x: Operand, y: Operand) -> Value:
     dtype = common_dtype((x, y), "where()")
     choice = is_true(b, condition, "where(): condition")
     values = (as_value(b, x, dtype, what="where(): x"), as_value(b, y, dtype, what="where(): y"))
-    return b.value(Select(*unify(b, (choice, *values), None, "where()")))
+    picked, left, right = unify(b, (choice, *values), None, "where()")
+    return b.value(Select(picked, left, right))
 
 
 def _extremum(

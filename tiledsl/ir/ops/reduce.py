@@ -12,6 +12,8 @@ import numpy as np
 from tiledsl.dtypes import DType
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.axis_plan import AxisPlan
+from tiledsl.ir.axis_plan import area_bytes
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -93,6 +95,11 @@ def check_body(op: Op, body: Region, dtypes: Sequence[DType], kind: str) -> None
             )
 
 
+def exchanged_bytes(dtype: DType) -> int:
+    """Bytes of an element on its way through shared memory: small floats travel as f32."""
+    return 4 if dtype.is_float and dtype.bits < 32 else dtype.bytes
+
+
 class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     """Combines the elements along `axes` in any order.
 
@@ -101,7 +108,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     argmin (of values and i32 indexes; of equal values the smallest index), or empty for `body`,
     whose arguments are one element of each input, then another, and which yields their combination.
     A float sum is accumulated in f32 (f64) and rounded once.
-    scratch: shared memory, where the elements of several warps meet.
+    scratch: shared memory, where the elements of several warps meet. barrier: first named barrier of
+    the role, 0 where it is the whole CTA. guarded: whether others may still read the scratch.
     """
 
     vectorized = True
@@ -109,7 +117,22 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     scratch: Value = operand(default=None)
     axes: tuple[int, ...] = attribute()
     kind: str = attribute(default="")
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
     body: Region = region()
+
+    def scratch_bytes(self) -> int:
+        """Shared memory for the exchange between warps; the operands have layouts."""
+        types = combined_types(self.inputs, "reduce")
+        layout = types[0].layout
+        assert layout is not None
+        plan = AxisPlan(layout, self.axes)
+        if not plan.needs_warps:
+            return 0
+        sizes = [exchanged_bytes(t.dtype) for t in types]
+        if not self.kind and any(layout.padded_shape[a] > types[0].shape[a] for a in self.axes):
+            sizes = [1, *sizes]
+        return area_bytes(plan.partials(plan.result.num_regs), sizes)
 
     def infer_types(self) -> tuple[Type, ...]:
         types = combined_types(self.inputs, "reduce")

@@ -69,6 +69,8 @@ class Splat(Op, opcode="tile.splat"):
 class Undef(Op, opcode="tile.undef", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     """A tile whose elements hold nothing yet: an accumulator before its first wgmma."""
 
+    # Two of them become two accumulators: never one op for both.
+    is_unique = True
     shape: tuple[int, ...] = attribute()
     dtype: DType = attribute()
 

@@ -29,7 +29,7 @@ def _region(graph: TileGraph, region: Region, outer: dict[Hashable, Op]) -> int:
     for op in list(region.ops):
         for inner in op.regions:
             changes += _region(graph, inner, seen)
-        if op.effect is not Effect.PURE or op.regions or not op.results:
+        if op.effect is not Effect.PURE or op.is_unique or op.regions or not op.results:
             continue
         first = seen.setdefault(_key(op), op)
         if first is op:

@@ -115,7 +115,8 @@ def always_needed(op: Op) -> tuple[Value, ...]:
     """Operands that a live op needs whatever becomes of its results."""
     match op:
         case For():
-            return (op.lower, op.upper, op.step)
+            bounds = (op.lower, op.upper, op.step, op.unmasked_from, op.unmasked_until)
+            return tuple(v for v in bounds if v is not None)
         case If():
             return (op.condition,)
         case While():

@@ -1,0 +1,51 @@
+// reduction.cuh - reductions over the registers, lanes and warps of a layout. `combine` is associative; every thread
+// that holds a copy of a result gets the same bits.
+#pragma once
+#include "tiledsl/combine.cuh"
+
+namespace tdsl {
+
+// at(LO) .. at(HI - 1) combined as a balanced tree: short chains, small rounding errors. Thread.
+template <int LO, int HI, class At, class C> TDSL_FN auto combine_tree(At at, C combine) {
+  if constexpr (HI - LO == 1) return at(LO);
+  else return combine(combine_tree<LO, (LO + HI) / 2>(at, combine), combine_tree<(LO + HI) / 2, HI>(at, combine));
+}
+// out[o] = at(o, 0) .. at(o, COUNT - 1) combined. Thread.
+template <int COUNT, class T, int N, class At, class C> TDSL_FN void reduce_registers(T (&out)[N], At at, C combine) {
+#pragma unroll
+  for (int o = 0; o < N; ++o) out[o] = combine_tree<0, COUNT>([&](int r) { return at(o, r); }, combine);
+}
+// x[o] combined over the lanes that differ in digit `lane / STRIDE % SIZE`, both powers of two. Warp, converged.
+template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine) {
+  static_assert((STRIDE & (STRIDE - 1)) == 0 && (SIZE & (SIZE - 1)) == 0, "digits of lanes are powers of two");
+#pragma unroll
+  for (int mask = STRIDE; mask < STRIDE * SIZE; mask *= 2) {
+    const bool swap = lane_id() & mask;
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+      const T other = value_xor(x[o], mask);
+      if constexpr (commutes<C>::value) x[o] = combine(x[o], other);
+      else x[o] = combine(swap ? other : x[o], swap ? x[o] : other);
+    }
+  }
+}
+// Partial results of WARPS warps into shared memory, LANES of each warp with values of their own. Thread.
+template <int WARPS, int LANES, class T, int N>
+TDSL_FN void put_partials(u32 addr, const T (&x)[N], u32 warp, u32 lane) {
+#pragma unroll
+  for (int o = 0; o < N; ++o) SharedValues<T, WARPS * LANES * N>::put(addr, (o * WARPS + warp) * LANES + lane, x[o]);
+}
+// x[o] = the partial results of warps from(0) .. from(COUNT - 1), combined in this order. After a barrier. Thread.
+template <int COUNT, int WARPS, int LANES, class T, int N, class From, class C>
+TDSL_FN void reduce_partials(u32 addr, T (&x)[N], u32 lane, From from, C combine) {
+#pragma unroll
+  for (int o = 0; o < N; ++o) {
+    x[o] = combine_tree<0, COUNT>(
+        [&](int k) {
+          return SharedValues<T, WARPS * LANES * N>::get(addr, (o * WARPS + from(k)) * LANES + lane);
+        },
+        combine);
+  }
+}
+
+}  // namespace tdsl

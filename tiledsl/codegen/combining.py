@@ -1,0 +1,150 @@
+"""What reductions and scans share in the emitted text: combine functions, element types, neutral elements, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.codegen.cpp import indent
+from tiledsl.codegen.cpp import is_packed
+from tiledsl.codegen.cpp import literal
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.cpp import scalar_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import term_sum
+from tiledsl.codegen.indexing import thread_part
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import int32
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.tile import tile_type
+
+__all__ = [
+    "bind_arguments", "combine_lambda", "coordinate", "element_text", "function_name", "neutral",
+    "part_type", "return_statement", "sync_text",
+]  # fmt: skip
+
+_FUNCTIONS = {
+    "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "xor": "BitXor", "or": "BitOr",
+    "and": "BitAnd", "argmax": "ArgMax", "argmin": "ArgMin",
+}  # fmt: skip
+
+
+def part_type(dtypes: Sequence[DType]) -> str:
+    """C++ type of one element of the operands: `float`, or `Tuple<float, int>`."""
+    if len(dtypes) == 1:
+        return scalar_type(dtypes[0])
+    return f"Tuple<{', '.join(scalar_type(d) for d in dtypes)}>"
+
+
+def function_name(kind: str) -> str:
+    """The device function of a named combination."""
+    return f"{_FUNCTIONS[kind]}()"
+
+
+def element_text(e: Emission, values: Sequence[Value], index: str) -> str:
+    """Element `index` of the operands as a value of `part_type`."""
+    items: list[str] = []
+    for v in values:
+        dtype = tile_type(v, "combine").dtype
+        items.append(f"{e.text(v)}.get({index})" if is_packed(dtype) else f"{e.text(v)}[{index}]")
+    if len(items) == 1:
+        return items[0]
+    types = ", ".join(scalar_type(tile_type(v, "combine").dtype) for v in values)
+    return f"tuple<{types}>({', '.join(items)})"
+
+
+def neutral(kind: str, dtypes: Sequence[DType]) -> str:
+    """What changes nothing when it is combined; empty where there is no such element."""
+    if not kind:
+        return ""
+    if kind.startswith("arg"):
+        return f"{part_type(dtypes)}{{{_worst(kind[3:], dtypes[0])}, {{{literal(2**31 - 1, int32)}}}}}"
+    dtype = dtypes[0]
+    match kind:
+        case "sum":
+            number: float = -0.0 if dtype.is_float else 0
+        case "prod":
+            number = 1
+        case "max" | "min" if dtype.is_float:
+            number = float("nan")
+        case "max" | "min":
+            return _worst(kind, dtype)
+        case "and":
+            number = True if dtype.kind == "bool" else (1 << dtype.bits) - 1
+        case _:
+            number = False if dtype.kind == "bool" else 0
+    return literal(number, dtype)
+
+
+def _worst(kind: str, dtype: DType) -> str:
+    """The value that every other one beats."""
+    if dtype.is_float:
+        return literal(float("-inf") if kind == "max" else float("inf"), dtype)
+    low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
+    high = (1 << (dtype.bits - 1 if dtype.is_signed else dtype.bits)) - 1
+    return literal(low if kind == "max" else high, dtype)
+
+
+# ---------------------------------------------------------------------- combine functions
+def bind_arguments(e: Emission, body: Region, count: int) -> tuple[str, str]:
+    """Names for the two arguments of a combine function; the region's arguments are their parts."""
+    names = (e.names.fresh("a"), e.names.fresh("b"))
+    for i, arg in enumerate(body.args):
+        name = names[i // count]
+        e.bind(arg, name if count == 1 else f"{name}.get<{i % count}>()")
+    return names
+
+
+def return_statement(e: Emission, op: Yield) -> str:
+    """The end of a combine function."""
+    texts = [e.text(v) for v in op.values]
+    if len(texts) == 1:
+        return f"return {texts[0]};"
+    types = ", ".join(scalar_type(v.type.dtype) for v in op.values)  # type: ignore[attr-defined]
+    return f"return tuple<{types}>({', '.join(texts)});"
+
+
+def combine_lambda(name: str, type_: str, arguments: tuple[str, str], body: str) -> str:
+    """`auto combine_1 = [&](float a_1, float b_1) -> float { ... };` over the text of the body."""
+    first, second = arguments
+    head = f"auto {name} = [&]({type_} {first}, {type_} {second}) -> {type_} {{"
+    return f"{head}\n{indent(body.strip(chr(10))) if not body.startswith('  ') else body}\n}};"
+
+
+# ---------------------------------------------------------------------- threads
+def sync_text(e: Emission, barrier: int) -> str:
+    """A barrier of the threads that run one instance of the role.
+
+    barrier: first of the role's named barriers, 0 where the role is the whole CTA.
+    """
+    place = e.place
+    threads = min(32 * place.num_warps, e.num_threads)
+    if threads == 32:
+        return "warp_sync();"
+    if threads == e.num_threads:
+        return "block_sync();"
+    if place.groups == place.num_warpgroups:
+        return f"named_barrier_sync({barrier}, {threads});"
+    instance = e.group_index if place.groups == 1 else f"{e.group_index} / {place.groups}"
+    return f"named_barrier_sync({barrier} + {instance}, {threads});"
+
+
+def coordinate(e: Emission, layout: Layout, dim: int, register: str) -> str:
+    """A coordinate as an expression of a register index, lane and warp."""
+    thread = e.use_in(thread_part(layout, dim, e.place.num_warps))
+    parts = [p for p in (thread, register_part(layout, dim, register)) if p]
+    return " + ".join(f"(int)({p})" if p is thread else p for p in parts) or "0"
+
+
+def index_text(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
+    """A sum of terms as an atomic expression."""
+    text = term_sum(variable, terms, count)
+    return f"({text})" if " " in text else text or "0"
+
+
+def store_type(dtype: DType) -> str:
+    """The type by which an element lies in shared memory while it is exchanged."""
+    return memory_type(dtype)

@@ -1,0 +1,213 @@
+"""Reductions: in registers as a tree, over lanes by shuffles, over warps through shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.combining import bind_arguments
+from tiledsl.codegen.combining import combine_lambda
+from tiledsl.codegen.combining import coordinate
+from tiledsl.codegen.combining import element_text
+from tiledsl.codegen.combining import function_name
+from tiledsl.codegen.combining import index_text
+from tiledsl.codegen.combining import neutral
+from tiledsl.codegen.combining import part_type
+from tiledsl.codegen.combining import return_statement
+from tiledsl.codegen.combining import sync_text
+from tiledsl.codegen.cpp import is_packed
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import yields_to
+from tiledsl.errors import CodegenError
+from tiledsl.ir.axis_plan import AxisPlan
+from tiledsl.ir.axis_plan import dense_terms
+from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import control
+from tiledsl.ir.ops import reduce as ops
+from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class ReduceContext:
+    """One reduction.
+
+    before: the combine function, or "". declaration: of the partial results, or "". part: their
+    name. count: elements a thread combines for each; element: of result `o` and step `r`. lanes,
+    warps: statements, or "". results: statements that move partial results into the results.
+    """
+
+    before: str
+    declaration: str
+    part: str
+    count: int
+    element: str
+    function: str
+    lanes: str
+    warps: str
+    results: str
+
+
+@dataclass(frozen=True)
+class ReturnContext:
+    """The end of a combine function."""
+
+    copies: str
+
+
+_arguments: dict[int, tuple[str, str]] = {}
+
+
+@enters("reduce.reduce")
+def enter_reduce(op: ops.Reduce, e: Emission) -> None:
+    """Names the arguments of the combine function."""
+    if not op.kind:
+        _arguments[op.id] = bind_arguments(e, op.body, len(op.inputs))
+
+
+@yields_to("reduce.reduce")
+def yield_reduce(op: control.Yield, e: Emission) -> ReturnContext:
+    """`return t_1;`."""
+    return ReturnContext(return_statement(e, op))
+
+
+@emits("reduce.reduce")
+def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
+    """`reduce_registers`, `reduce_lanes` and the exchange between warps, as far as needed."""
+    if not any(e.users(r) for r in op.results):
+        return None
+    types = [tile_type(v, "reduce") for v in op.inputs]
+    dtypes = [t.dtype for t in types]
+    plan = AxisPlan(e.layout(types[0]), op.axes)
+    part = part_type(dtypes)
+    before = ""
+    if op.kind:
+        function = function_name(op.kind)
+    else:
+        function = e.names.fresh("combine")
+        before = combine_lambda(function, part, _arguments.pop(op.id), body)
+    masked = _mask(op, e, plan, types[0])
+    lifted = bool(masked) and not neutral(op.kind, dtypes)
+    if lifted:
+        part, function = f"Maybe<{part}>", f"lift({function})"
+    declaration, name = _partials(op, e, plan, part, direct=not lifted)
+    return ReduceContext(
+        before,
+        declaration,
+        name,
+        plan.count,
+        _element(op, e, plan, masked, lifted=lifted),
+        function,
+        _lanes(plan, name, function),
+        _warps(op, e, plan, name, function),
+        _results(op, e, name, "value" if lifted else "", moved=bool(declaration)),
+    )
+
+
+def _mask(op: ops.Reduce, e: Emission, plan: AxisPlan, type_: TileType) -> str:
+    """The condition under which register `i` holds an element of the tile; empty when all do."""
+    conditions = [
+        f"{coordinate(e, plan.layout, a, 'i')} < {type_.shape[a]}"
+        for a in op.axes
+        if plan.layout.padded_shape[a] > type_.shape[a]
+    ]
+    return " && ".join(conditions)
+
+
+def _partials(
+    op: ops.Reduce, e: Emission, plan: AxisPlan, part: str, *, direct: bool
+) -> tuple[str, str]:
+    """(declaration, name) of the partial results; they are the result itself where that serves."""
+    result = op.results[0]
+    regs = plan.result.num_regs
+    if direct and len(op.results) == 1 and isinstance(result.type, TileType):
+        if not is_packed(result.type.dtype):
+            return "", e.name(result, "x")
+    name = e.names.fresh("part")
+    return f"{part} {name}[{regs}];", name
+
+
+def _element(
+    op: ops.Reduce, e: Emission, plan: AxisPlan, masked: str, *, lifted: bool
+) -> str:
+    """The body of the lambda that gives the elements."""
+    of_o, of_r = plan.register_terms()
+    parts = [
+        index_text("o", of_o, plan.result.num_regs) if plan.result.num_regs > 1 else "0",
+        index_text("r", of_r, plan.count) if plan.count > 1 else "0",
+    ]
+    index = " + ".join(p for p in parts if p != "0") or "0"
+    if not masked:
+        return f"return {element_text(e, op.inputs, index)};"
+    dtypes = [tile_type(v, "reduce").dtype for v in op.inputs]
+    element = element_text(e, op.inputs, "i")
+    value = f"maybe({masked}, {element})" if lifted else f"{masked} ? {element} : {neutral(op.kind, dtypes)}"
+    return f"const int i = {index}; return {value};"
+
+
+def _lanes(plan: AxisPlan, name: str, function: str) -> str:
+    lines: list[str] = []
+    for p in plan.along(Unit.LANE):
+        if p.size & (p.size - 1) or p.stride & (p.stride - 1):
+            raise CodegenError(f"reduce: lanes are divided by {p.size} at stride {p.stride}")
+        lines.append(f"reduce_lanes<{p.stride}, {p.size}>({name}, {function});")
+    return "\n".join(lines)
+
+
+def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str) -> str:
+    """Partial results of the warps through shared memory."""
+    if not plan.needs_warps:
+        return ""
+    if op.scratch is None:
+        raise CodegenError("reduce: the elements lie in several warps, but there is no scratch")
+    e.use("warp", "lane")
+    at, sync = e.text(op.scratch), sync_text(e, op.barrier)
+    places = plan.along(Unit.WARP)
+    count = 1
+    for p in places:
+        count *= p.size
+    lane = index_text("lane", dense_terms(plan.across(Unit.LANE)), 32)
+    own = " - ".join(
+        ["warp", *(index_text("warp", ((p.stride, p.size, p.stride),), plan.layout.num_warps) for p in places)]
+    )
+    k_terms: list[tuple[int, int, int]] = []
+    stride = 1
+    for p in places:
+        k_terms.append((stride, p.size, p.stride))
+        stride *= p.size
+    source = f"{own} + {index_text('k', k_terms, count)}" if own != "warp - warp" else index_text("k", k_terms, count)
+    sizes = f"{plan.layout.num_warps}, {plan.num_lanes}"
+    lines = [sync] if op.guarded else []
+    lines += [
+        f"put_partials<{sizes}>({at}, {name}, warp, {lane});",
+        sync,
+        f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, [&](int k) {{ return {source}; }}, {function});",
+    ]
+    return "\n".join(lines)
+
+
+def _results(op: ops.Reduce, e: Emission, name: str, member: str, *, moved: bool) -> str:
+    """Moves partial results into the results."""
+    if not moved:
+        return ""
+    lines: list[str] = []
+    for n, result in enumerate(op.results):
+        if e.users(result):
+            path = f".{member}" if member else ""
+            path += f".get<{n}>()" if len(op.results) > 1 else ""
+            lines.append(_result(e, result, name, path))
+    return "\n".join(lines)
+
+
+def _result(e: Emission, result: Value, name: str, path: str) -> str:
+    if isinstance(result.type, ScalarType):
+        dtype = result.type.dtype
+        text = f"{name}[0]{path}"
+        if dtype.is_float and dtype.bits < 32:
+            text = f"round_to<{memory_type(dtype)}>({text})"
+        return f"{e.assignment(result, 't')} = {text};"
+    return f"put_all({e.name(result, 'x')}, [&](int i) {{ return {name}[i]{path}; }});"

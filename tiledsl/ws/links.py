@@ -1,0 +1,69 @@
+"""How the layouts of an op's operands and results follow from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiledsl.ir.axis_plan import AxisPlan
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.types import TileType
+
+Carry = Callable[[Layout], Layout | None]
+
+
+@dataclass(frozen=True)
+class Link:
+    """An operand and a result between which no element may change its thread.
+
+    down, up: the layout of one side from that of the other, or None where it does not follow.
+    """
+
+    operand: Value
+    result: Value
+    down: Carry | None = None
+    up: Carry | None = None
+
+
+def links(op: Op) -> Iterator[Link]:
+    """The links of an op."""
+    match op:
+        case tile.Broadcast():
+            yield Link(op.a, op.result, up=lambda out: _unbroadcast(op, out))
+        case tile.ExpandDims():
+            yield Link(
+                op.a,
+                op.result,
+                down=lambda inner: inner.expand(op.axis),
+                up=lambda out: out.drop(op.axis, keep=False),
+            )
+        case tile.Transpose():
+            inverse = tuple(op.order.index(i) for i in range(len(op.order)))
+            yield Link(
+                op.a,
+                op.result,
+                down=lambda inner: inner.transpose(op.order),
+                up=lambda out: out.transpose(inverse),
+            )
+        case Reduce():
+            for value, result in zip(op.inputs, op.results, strict=True):
+                if isinstance(result.type, TileType):
+                    yield Link(
+                        value, result, down=lambda inner: AxisPlan(inner, op.axes).result
+                    )
+        case _:
+            return
+
+
+def _unbroadcast(op: tile.Broadcast, out: Layout) -> Layout:
+    source = op.a.type
+    assert isinstance(source, TileType)
+    for dim, (n, m) in enumerate(zip(source.shape, op.shape, strict=True)):
+        if n != m:
+            out = out.drop(dim, keep=True)
+    return out

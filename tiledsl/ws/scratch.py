@@ -1,0 +1,91 @@
+"""Shared memory for ops by which the threads of a role exchange data: reductions, scans, sorts.
+
+An op asks through `scratch_bytes()` once its operands have layouts; it gets a buffer of its own, one
+part for each instance of the role, the role's named barriers, and whether a barrier has to precede
+its writes because the same op may still be read in the iteration before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import cast
+
+from tiledsl.dtypes import uint8
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import smem
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.types import SmemType
+from tiledsl.ws.budget import SmemPlan
+
+ALIGN_BYTES = 16
+
+
+def assign_scratch(
+    graph: TileGraph, role: Role, plan: SmemPlan, top: Builder, barrier: int = 0
+) -> None:
+    """Gives every op of a role that asks for it its shared memory.
+
+    top: where buffers are made. barrier: the first named barrier of the role's instances, 0 where
+    the role is the whole CTA.
+    """
+    wanting = [op for op in role.body.walk() if requested_bytes(op)]
+    for op in wanting:
+        _assign(graph, role, op, plan, top, barrier, guarded=_is_alone(op, wanting))
+
+
+def requested_bytes(op: Op) -> int:
+    """Bytes of shared memory that an op needs for itself."""
+    ask = getattr(op, "scratch_bytes", None)
+    return cast("int", ask()) if ask is not None else 0
+
+
+def _is_alone(op: Op, wanting: list[Op]) -> bool:
+    """Whether no barrier of another op certainly separates two runs of the op.
+
+    Another op of the same block runs between two runs of this one, and its barrier comes after all
+    threads have read what this one wrote.
+    """
+    return not any(other is not op and other.parent is op.parent for other in wanting)
+
+
+def _assign(
+    graph: TileGraph,
+    role: Role,
+    op: Any,
+    plan: SmemPlan,
+    top: Builder,
+    barrier: int,
+    *,
+    guarded: bool,
+) -> None:
+    num_bytes = -(-requested_bytes(op) // ALIGN_BYTES) * ALIGN_BYTES
+    name = op.opcode.rpartition(".")[2]
+    at = plan.take(
+        f"{name} scratch",
+        num_bytes * role.instances,
+        align=ALIGN_BYTES,
+        detail=op.loc.short if op.loc else "",
+        hint="a smaller tile",
+    )
+    type_ = SmemType((num_bytes,), uint8, 0, 0)
+    buffer = top.value(smem.Buffer(type_, role.instances, at, loc=op.loc), "scratch")
+    if role.instances > 1:
+        buffer = _instance_part(graph, role, op, buffer)
+    changes: dict[str, Any] = {"scratch": buffer, "barrier": barrier, "guarded": guarded}
+    new = op.rebuild({}, op.regions, **changes)
+    for old, value in zip(op.results, new.results, strict=True):
+        value.type = old.type
+    graph.supersede(op, new, dict(zip(op.results, new.results, strict=True)))
+
+
+def _instance_part(graph: TileGraph, role: Role, op: Op, buffer: Value) -> Value:
+    """The part of the buffer that belongs to the executing instance (one warpgroup each)."""
+    assert op.parent is not None
+    b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
+    index = b.value(WarpgroupIndex(), "warpgroup")
+    del role
+    return b.value(smem.Slot(buffer, None, index, 1), "scratch")

@@ -113,6 +113,7 @@ class Request:
     launch: Launch
     overrides: Overrides = Overrides()
     num_warps: int | None = None
+    fast_math: bool = False
     target: Target = HOPPER
     dump: Path | None = None
 
@@ -120,7 +121,8 @@ class Request:
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     """The optimised TILE graph for a set of constexpr values."""
     graph = lower_function(request.fn, request.specs, constants)
-    run_passes(graph, TILE_PASSES, request.target, dump=request.dump)
+    passes = ("fast-math", *TILE_PASSES) if request.fast_math else TILE_PASSES
+    run_passes(graph, passes, request.target, dump=request.dump)
     return graph
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
-Kind = Literal["bool", "int", "uint", "float"]
+Kind = Literal["bool", "int", "uint", "float", "ptr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class DType:
 
     name: the name in the IR and in user code (`f32` prints, `tl.float32` is the user's name).
     cuda: the C++ type that holds one element in a register or in memory.
+    element: of a pointer, the dtype it points to; pointers are 64-bit addresses (int64 in numpy).
     """
 
     name: str
@@ -26,6 +28,7 @@ class DType:
     numpy: np.dtype
     cuda: str
     mantissa_bits: int = 0
+    element: DType | None = None
 
     @property
     def bytes(self) -> int:
@@ -40,6 +43,10 @@ class DType:
     def is_int(self) -> bool:
         """Integers, signed or not; bool is not one."""
         return self.kind in ("int", "uint")
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.kind == "ptr"
 
     @property
     def is_signed(self) -> bool:
@@ -92,6 +99,24 @@ ALL: tuple[DType, ...] = (
     int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float8e4nv, float8e5, float16, bfloat16, float32, float64,
 )  # fmt: skip
+
+
+@cache
+def pointer_to(element: DType) -> DType:
+    """The dtype of addresses of elements of a dtype: prints `ptr<f32>`."""
+    cuda = "int" if element.name == "i32" else element.cuda
+    return DType(
+        f"ptr<{element.name}>",
+        f"pointer_type(tl.{element.user_name})",
+        "ptr",
+        64,
+        np.dtype(np.int64),
+        f"{cuda}*",
+        0,
+        element,
+    )
+
+
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 BY_USER_NAME: dict[str, DType] = {d.user_name: d for d in ALL}
 

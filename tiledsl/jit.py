@@ -38,7 +38,7 @@ from tiledsl.ws.select import Launch
 
 Grid = tuple[int, int, int]
 GridLike = Callable[[Mapping[str, Any]], Sequence[int] | int] | Sequence[int] | int
-OPTIONS = frozenset({f.name for f in fields(Overrides)} | {"num_warps"})
+OPTIONS = frozenset({f.name for f in fields(Overrides)} | {"num_warps", "fast_math"})
 INT32_MAX = 2**31 - 1
 
 
@@ -59,6 +59,7 @@ class Call:
     constants: dict[str, Any]
     overrides: Overrides
     num_warps: int | None
+    fast_math: bool = False
 
 
 class JitFunction:
@@ -120,9 +121,10 @@ class JitFunction:
         bound.apply_defaults()
         runtime = {k: v for k, v in bound.arguments.items() if k not in self._constexprs}
         constants = {k: _plain(v) for k, v in bound.arguments.items() if k in self._constexprs}
-        num_warps = options.pop("num_warps", None)
         check_options(options)
-        return Call(runtime, constants, Overrides(**options), num_warps)
+        num_warps = options.pop("num_warps", None)
+        fast_math = bool(options.pop("fast_math", False))
+        return Call(runtime, constants, Overrides(**options), num_warps, fast_math)
 
     def _check_extents(self, call: Call, sig: Signature) -> None:
         for name, spec in zip(sig.names, sig.specs, strict=True):
@@ -162,7 +164,7 @@ class JitFunction:
         }
         launch = Launch(args, lambda meta: normalize_grid(grid, meta))
         return Request(
-            self.fn, specs, constants, launch, call.overrides, call.num_warps, HOPPER, dump
+            self.fn, specs, constants, launch, call.overrides, call.num_warps, call.fast_math, HOPPER, dump
         )
 
     def _prepare(self, call: Call, sig: Signature, grid: GridLike) -> Prepared:
@@ -184,7 +186,7 @@ class JitFunction:
         )
         probe = {k: _probe(k, v) for k, v in call.constants.items()}
         constants = tuple((k, v) for k, v in call.constants.items())
-        return (sig, shapes, constants, call.overrides, call.num_warps, normalize_grid(grid, probe))
+        return (sig, shapes, constants, call.overrides, call.num_warps, call.fast_math, normalize_grid(grid, probe))
 
     def compile(
         self,
@@ -297,7 +299,7 @@ def normalize_grid(grid: GridLike, constants: Mapping[str, Any]) -> Grid:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Types of launch options. Raises LaunchError."""
-    flags = {"ping_pong", "persistent", "warp_specialize", "swap_operands"}
+    flags = {"fast_math", "ping_pong", "persistent", "warp_specialize", "swap_operands"}
     for name, value in options.items():
         if value is None:
             continue

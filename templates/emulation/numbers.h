@@ -59,6 +59,12 @@ inline float from_f16(unsigned bits) { return from_small<5, 10, true>(bits & 0xf
 inline float from_e4m3(unsigned bits) { return from_small<4, 3, false>(bits & 0xff); }
 inline float from_e5m2(unsigned bits) { return from_small<5, 2, true>(bits & 0xff); }
 
+// cvt.rna: nearest, ties away from zero, 10 bits of mantissa.
+inline unsigned to_tf32(float x) {
+  const unsigned bits = bits_as<unsigned>(x);
+  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
+}
+
 inline unsigned pair16(unsigned low, unsigned high) { return (low & 0xffffu) | high << 16; }
 inline unsigned short pair8(unsigned low, unsigned high) { return (unsigned short)((low & 0xffu) | high << 8); }
 

@@ -160,6 +160,7 @@ Fiber* next_fiber() {
 // that is a stall.
 bool retry_waits() {
   bool any = false;
+  if (++idle_wakes > IDLE_ROUNDS) return false;
   for (auto& cluster : machine.clusters) {
     for (auto& fiber : cluster->fibers) {
       if (fiber->is_done || fiber->wait != Wait::mbarrier) continue;
@@ -168,7 +169,7 @@ bool retry_waits() {
       any = true;
     }
   }
-  return any && ++idle_wakes <= IDLE_ROUNDS;
+  return any;
 }
 
 std::string stall_report() {

@@ -12,6 +12,7 @@ from tests.gpu.guarded import BF16
 from tests.gpu.guarded import Guarded
 from tests.gpu.guarded import random_input
 from tests.gpu.guarded import verify
+from tiledsl.ws.plan import Plan
 
 DEVICE = "cuda"
 
@@ -165,12 +166,16 @@ def run(
     layouts: tuple[str, str, str] = ("row", "row", "row"),
     repeats: int = 1,
     device: str | None = None,
+    specialized: bool = False,
     **options,
 ) -> None:
-    """One matmul of the README kernel, verified."""
+    """One matmul of the README kernel, verified; `specialized`: it must not fall back to one role."""
     device = device or DEVICE
     a = random_input(layouts[0], (m, k), dtype, device)
     b = random_input(layouts[1], (k, n), dtype, device)
     out = Guarded.output(layouts[2], (m, n), out_dtype, device)
     launch = partial(matmul[grid_of(m, n)], a, b, out.view, **options)
     verify(launch, out, a.double() @ b.double(), k, repeats=repeats)
+    if specialized:
+        kernel = matmul.compile(a, b, out.view, grid=grid_of(m, n), **options)
+        assert isinstance(kernel.plan, Plan), f"right, but {kernel.plan.describe()}: {kernel.notes}"

@@ -101,7 +101,7 @@ class Setting:
             if bm % (64 * groups) == 0
             else bm * groups
         )
-        reduction = bm * bn * 2 if self.mode == "splitk" else 0
+        reduction = bm * bn * 4 if self.mode == "splitk" else 0
         total = num_stages * (bm + bn) * 128 + rows * 128 + reduction + 1024
         return mma_depth <= num_stages and total <= SMEM_BYTES
 
@@ -136,13 +136,30 @@ def test_overrides(setting, num_stages, mma_depth):
     """A ragged shape, and one whose loop has a single slot."""
     depths = {"num_stages": num_stages, "mma_depth": mma_depth}
     for k in (1096, 64):
-        run(1000, 1048, k, layouts=("row", "col", "row"), repeats=5, **depths, **setting.options)
+        run(
+            1000,
+            1048,
+            k,
+            layouts=("row", "col", "row"),
+            repeats=5,
+            specialized=True,
+            **depths,
+            **setting.options,
+        )
 
 
 @pytest.mark.parametrize("order", ["NN", "TN", "TT"])
 @pytest.mark.parametrize("setting", BRIEF, ids=str)
 def test_overrides_orders(setting, order):
-    run(1000, 1048, 328, layouts=(*ORDERS[order], "row"), repeats=3, **setting.options)
+    run(
+        1000,
+        1048,
+        328,
+        layouts=(*ORDERS[order], "row"),
+        repeats=3,
+        specialized=True,
+        **setting.options,
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,18 +174,19 @@ def test_overrides_outputs(setting, out, out_dtype):
         layouts=("row", "col", out),
         out_dtype=out_dtype,
         repeats=3,
+        specialized=True,
         **setting.options,
     )
 
 
 @pytest.mark.parametrize(
     "shape",
-    [(100, 90, 200), (300, 90, 448), (300, 700, 0), (1000, 1048, 40), (1000, 2100, 128)],
+    [(100, 90, 200), (300, 88, 448), (300, 704, 0), (1000, 1048, 40), (1000, 2104, 128)],
     ids=str,
 )
 @pytest.mark.parametrize("setting", BRIEF, ids=str)
 def test_overrides_small_grids_and_loops(setting, shape):
-    run(*shape, layouts=("row", "col", "row"), repeats=3, **setting.options)
+    run(*shape, layouts=("row", "col", "row"), repeats=3, specialized=True, **setting.options)
 
 
 @pytest.mark.parametrize("k", [0, 40, 64, 1096])

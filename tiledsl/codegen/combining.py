@@ -7,23 +7,19 @@ from collections.abc import Sequence
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
-from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.emission import Emission
-from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.indexing import term_sum
-from tiledsl.codegen.indexing import thread_part
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
-from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.tile import tile_type
 
 __all__ = [
-    "bind_arguments", "combine_lambda", "coordinate", "element_text", "function_name", "neutral",
-    "part_type", "return_statement", "sync_text",
+    "bind_arguments", "combine_lambda", "element_text", "function_name", "neutral",
+    "index_text", "part_type", "return_statement", "sync_text",
 ]  # fmt: skip
 
 _FUNCTIONS = {
@@ -132,19 +128,7 @@ def sync_text(e: Emission, barrier: int) -> str:
     return f"named_barrier_sync({barrier} + {instance}, {threads});"
 
 
-def coordinate(e: Emission, layout: Layout, dim: int, register: str) -> str:
-    """A coordinate as an expression of a register index, lane and warp."""
-    thread = e.use_in(thread_part(layout, dim, e.place.num_warps))
-    parts = [p for p in (thread, register_part(layout, dim, register)) if p]
-    return " + ".join(f"(int)({p})" if p is thread else p for p in parts) or "0"
-
-
 def index_text(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
     """A sum of terms as an atomic expression."""
     text = term_sum(variable, terms, count)
     return f"({text})" if " " in text else text or "0"
-
-
-def store_type(dtype: DType) -> str:
-    """The type by which an element lies in shared memory while it is exchanged."""
-    return memory_type(dtype)

@@ -224,8 +224,8 @@ def _wished_pairs(op: Op, used: set[Value]) -> list[tuple[Value, Value]]:
             return [(result, value) for result, value in pairs if result in used]
         case While():
             return [
-                *zip(op.before.args, yielded(op.body), strict=True),
                 *zip(op.body.args, yielded(op.before)[1:], strict=True),
+                *zip(op.before.args, yielded(op.body), strict=True),
                 *zip(op.before.args, op.init, strict=True),
             ]
         case _:

@@ -98,7 +98,7 @@ def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
             for name, text in headers:
                 path = made / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(translate(text), encoding="utf-8")
+                path.write_text(translate(text, is_lenient=True), encoding="utf-8")
             _publish(made, folder)
     return folder
 

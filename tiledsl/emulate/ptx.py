@@ -29,8 +29,10 @@ _BITS: Final = {"8": "unsigned char", "16": "unsigned short", "32": "unsigned", 
 _EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
 
 
-def translate(text: str) -> str:
+def translate(text: str, *, is_lenient: bool = False) -> str:
     """CUDA text as C++ of the emulated machine; every line keeps its number.
+
+    is_lenient: what has no emulation is reported when it is executed.
 
     Raises:
         NotEmulated: an instruction without an emulation.
@@ -39,7 +41,13 @@ def translate(text: str) -> str:
     last = 0
     for statement in statements(text):
         original = text[statement.start : statement.end]
-        out += [text[last : statement.start], translate_statement(statement), "\n" * original.count("\n")]
+        try:
+            made = translate_statement(statement)
+        except NotEmulated as error:
+            if not is_lenient:
+                raise
+            made = f'::emu::fault("not emulated: {error.message}")'
+        out += [text[last : statement.start], made, "\n" * original.count("\n")]
         last = statement.end
     out.append(text[last:])
     return _EXTERN_SHARED.sub(r"\1* const \2 = (\1*)::emu::dynamic_shared();", "".join(out))
@@ -144,6 +152,7 @@ _ASSIGN: Final = {
     "rsqrt.approx.ftz.f32": "{0} = 1.0f / sqrtf(::emu::ftz({1}));",
     "div.full.f32": "{0} = {1} / {2};",
     "tanh.approx.f32": "{0} = tanhf({1});",
+    "cvt.rna.tf32.f32": "::emu::put({0}, ::emu::to_tf32(::emu::bits_as<float>({1})));",
     "max.NaN.f32": "{0} = ::emu::max_nan({1}, {2});",
     "min.NaN.f32": "{0} = ::emu::min_nan({1}, {2});",
     "max.f32": "{0} = fmaxf({1}, {2});",

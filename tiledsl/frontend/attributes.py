@@ -9,6 +9,8 @@ from enum import Enum
 from types import ModuleType
 from typing import cast
 
+import ml_dtypes
+
 from tiledsl.dtypes import DType
 from tiledsl.errors import NameUnresolved
 from tiledsl.errors import TypeMismatch
@@ -49,13 +51,23 @@ class BoundMethod:
     value: Value
 
 
+def _finfo(dtype: DType, name: str) -> float:
+    if not dtype.is_float:
+        raise NameUnresolved(f"{dtype!r} has no attribute {name!r}")
+    return float(getattr(ml_dtypes.finfo(dtype.numpy), name))
+
+
 _DTYPE_FACTS: dict[str, Callable[[DType], object]] = {
     "bits": lambda d: d.bits,
+    "element_ty": lambda d: d,
+    "eps": lambda d: _finfo(d, "eps"),
+    "fp_mantissa_width": lambda d: d.mantissa_bits,
     "int_bitwidth": lambda d: d.bits,
     "itemsize": lambda d: d.bytes,
     "name": lambda d: d.name,
     "primitive_bitwidth": lambda d: d.bits,
     "scalar": lambda d: d,
+    "tiny": lambda d: _finfo(d, "tiny"),
 }
 _DTYPE_PREDICATES: dict[str, Callable[[DType], bool]] = {
     "is_bf16": lambda d: d.name == "bf16",
@@ -125,6 +137,8 @@ def _value_fact(frame: Frame, node: ast.Attribute, value: Value) -> object:
         case TensorType(rank=rank), "shape" | "strides":
             return tuple(_extent(frame, node, value, dim) for dim in range(rank))
         case ((TensorType(dtype=dtype) | TileType(dtype=dtype) | ScalarType(dtype=dtype)), "dtype"):
+            return dtype
+        case (TileType(dtype=dtype) | ScalarType(dtype=dtype)), "type":
             return dtype
         case ((TensorType(rank=rank) | TileType(rank=rank)), "ndim"):
             return rank

@@ -35,6 +35,7 @@ from tiledsl.ir.operands import describe
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
 
@@ -56,12 +57,17 @@ def run_if(frame: Frame, node: ast.If) -> Signal:
 def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) -> Value:
     """A condition as a scalar bool. Raises TypeMismatch for a tile."""
     if not isinstance(condition.type, ScalarType):
-        raise TypeMismatch(
-            f"the condition of `{word}` must be a scalar, got {describe(condition)}",
-            frame.loc(node),
-            hint="use tl.where(condition, x, y) to choose per element",
-        )
+        raise not_a_condition(condition, word).at(frame.loc(node))
     return as_value(frame.mark(node), condition, int1)
+
+
+def not_a_condition(condition: Value, word: str) -> TypeMismatch:
+    """The error for a tile or tensor where a scalar decides."""
+    is_tile = isinstance(condition.type, TileType)
+    return TypeMismatch(
+        f"the condition of `{word}` must be a scalar, got {describe(condition)}",
+        hint="use tl.where(condition, x, y) to choose per element" if is_tile else None,
+    )
 
 
 class _Branch:

@@ -91,7 +91,9 @@ def call(
             return _call_builtin(frame, node, cast("Builtin[..., object]", callee), args, keywords)
         case BoundMethod(function=function, value=value):
             return _call_builtin(frame, node, function, (value, *args), keywords)
-        case DtypePredicate(result=result) if not args and not keywords:
+        case DtypePredicate(result=result):
+            if args or keywords:
+                raise TypeMismatch("a predicate of a dtype takes no arguments")
             return result
         case _:
             return _call_python(frame, node, callee, args, keywords)

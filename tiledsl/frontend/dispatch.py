@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from tiledsl.errors import SourceLoc
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
@@ -23,6 +24,7 @@ class Return:
     """A block ended in a return statement."""
 
     value: object
+    loc: SourceLoc | None = None
 
 
 class ReturnsEarly(Exception):

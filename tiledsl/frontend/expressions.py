@@ -10,6 +10,7 @@ from typing import cast
 from tiledsl.dtypes import DType
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.branches import not_a_condition
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import expression
 from tiledsl.frontend.dispatch import fold
@@ -233,10 +234,7 @@ def lower_conditional(frame: Frame, node: ast.IfExp) -> object:
     if not isinstance(condition, Value):
         return evaluate(frame, node.body if condition else node.orelse)
     if not isinstance(condition.type, ScalarType):
-        raise TypeMismatch(
-            f"the condition of `if ... else` must be a scalar, got {describe(condition)}",
-            hint="use tl.where(condition, x, y) to choose per element",
-        )
+        raise not_a_condition(condition, "if ... else")
     chosen = [evaluate(frame, branch) for branch in (node.body, node.orelse)]
     return _select(frame, node, condition, chosen[0], chosen[1])
 

@@ -73,11 +73,11 @@ def _run(frame: Frame, session: Session) -> None:
     try:
         signal = run_block(frame, frame.source.node.body)
         if isinstance(signal, Return) and signal.value not in (None, POISON):
+            got = describe(signal.value)
             session.report(
                 TypeMismatch(
-                    f"a kernel returns nothing, got {describe(signal.value)}",
-                    hint="store it in a tensor",
-                ).at(session.builder.loc)
+                    f"a kernel returns nothing, got {got}", signal.loc, hint="store it in a tensor"
+                )
             )
     except TooManyErrors:
         pass

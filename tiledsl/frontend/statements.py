@@ -175,7 +175,7 @@ def run_return(frame: Frame, node: ast.Return) -> Signal:
         )
     if not frame.may_return:
         raise ReturnsEarly
-    return Return(evaluate(frame, node.value) if node.value else None)
+    return Return(evaluate(frame, node.value) if node.value else None, frame.loc(node))
 
 
 @statement(ast.Break)

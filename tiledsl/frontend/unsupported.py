@@ -31,7 +31,6 @@ _HINTS: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum", "reduce_or",
             "associative_scan", "cumsum", "cumprod", "softmax", "histogram", "sort", "topk",
             "gather",
         ),
@@ -51,7 +50,7 @@ _HINTS: dict[str, str] = {
         ),
         _SHAPE,
     ),
-    **dict.fromkeys(("fdiv", "div_rn", "sqrt_rn", "math", "extra", "umulhi", "standard"), _FLOAT),
+    "standard": _FLOAT,
     **dict.fromkeys(("device_print", "device_assert"), _DEBUG),
     **dict.fromkeys(
         ("rand", "randn", "randint", "rand4x", "randint4x", "philox"),

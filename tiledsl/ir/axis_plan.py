@@ -104,7 +104,7 @@ def compact_terms(places: Sequence[Place]) -> tuple[tuple[int, int, int], ...]:
     for p in places:
         out.append((stride, p.size, p.stride))
         stride *= p.size
-    return tuple(out)
+    return merged(out)
 
 
 def dense_terms(places: Sequence[Place]) -> tuple[tuple[int, int, int], ...]:
@@ -114,6 +114,19 @@ def dense_terms(places: Sequence[Place]) -> tuple[tuple[int, int, int], ...]:
     for p in places:
         out.append((p.stride, p.size, weight))
         weight *= p.size
+    return merged(out)
+
+
+def merged(terms: Sequence[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
+    """The same sum with neighbouring digits joined where they count on without a gap."""
+    out: list[tuple[int, int, int]] = []
+    for stride, size, weight in terms:
+        if out:
+            s, n, w = out[-1]
+            if s * n == stride and w * n == weight:
+                out[-1] = (s, n * size, w)
+                continue
+        out.append((stride, size, weight))
     return tuple(out)
 
 

@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from inspect import isgenerator
 from itertools import product
 from typing import Any
+from typing import Protocol
 from typing import cast
 
 import numpy as np
 
+from tiledsl.dtypes import DType
 from tiledsl.errors import InternalError
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
@@ -31,7 +33,6 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
-from tiledsl.ir.types import PointerType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -189,21 +190,43 @@ def _is_vectorized(op: Op) -> bool:
     return op.parent is not None and op.parent.parent is not None and op.parent.parent.vectorized
 
 
+class HasStorage(Protocol):
+    """A pointer argument: memory as a flat array, and the element that the pointer points to."""
+
+    @property
+    def flat(self) -> Array: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
 def _bind_one(value: Value, given: Any, memory: GlobalMemory) -> Any:
     type_ = value.type
     match type_:
-        case TensorType() | PointerType():
-            if not isinstance(given, np.ndarray):
-                raise LaunchError(f"{value.name}: expected an array, got {type(given).__name__}")
-            array = cast("Array", given)
-            if array.dtype != type_.dtype.numpy:
-                raise LaunchError(f"{value.name}: expected {type_.dtype.numpy}, got {array.dtype}")
-            if isinstance(type_, PointerType):
-                return np.asarray(memory.add(array), dtype=np.int64)
+        case TensorType():
+            array = _array(value, given, type_.dtype)
             if array.ndim != type_.rank:
                 raise LaunchError(f"{value.name}: expected rank {type_.rank}, got {array.ndim}")
             return array
+        case ScalarType(dtype=dtype) if dtype.element is not None:
+            if isinstance(given, int):
+                return np.asarray(given, dtype=np.int64)
+            offset = 0
+            if not isinstance(given, np.ndarray) and hasattr(given, "flat"):
+                storage: HasStorage = given
+                given, offset = storage.flat, storage.offset
+            array = _array(value, given, dtype.element)
+            return np.asarray(memory.add(array, value.name, offset=offset), dtype=np.int64)
         case ScalarType():
             return np.asarray(given).astype(type_.dtype.numpy)
         case _:
             raise LaunchError(f"{value.name}: a kernel takes no argument of type {type_}")
+
+
+def _array(value: Value, given: Any, dtype: DType) -> Array:
+    if not isinstance(given, np.ndarray):
+        raise LaunchError(f"{value.name}: expected an array, got {type(given).__name__}")
+    array = cast("Array", given)
+    if array.dtype != dtype.numpy:
+        raise LaunchError(f"{value.name}: expected {dtype.numpy}, got {array.dtype}")
+    return array

@@ -9,6 +9,9 @@ from tiledsl.ir.layout import Digit
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 
+# Bank conflicts are avoided by permuting 16-byte chunks inside of lines.
+LINE_BYTES = 128
+
 
 def reshape_layout(layout: Layout, shape: Sequence[int], new_shape: Sequence[int]) -> Layout | None:
     """The layout of a row-major reshape under which no element moves, or None when there is none.
@@ -83,3 +86,17 @@ def without_last(layout: Layout) -> Layout | None:
 def is_padded(layout: Layout, shape: Sequence[int]) -> bool:
     """Whether the digits span more than the tile."""
     return any(p > n for p, n in zip(layout.padded_shape, shape, strict=True))
+
+
+def keeps_threads(source: Layout, target: Layout) -> bool:
+    """Whether a conversion only renames registers."""
+    try:
+        target.reg_index_map(source, tuple(range(source.rank)))
+    except ValueError:
+        return False
+    return True
+
+
+def exchange_bytes(count: int, element_bytes: int) -> int:
+    """Shared memory through which elements are exchanged: whole lines of 128 bytes."""
+    return -(-count * element_bytes // LINE_BYTES) * LINE_BYTES

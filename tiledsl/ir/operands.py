@@ -53,6 +53,10 @@ def describe(x: object) -> str:
         if is_number(x) or isinstance(x, str | DType):
             kind = "dtype" if isinstance(x, DType) else type(x).__name__
             return f"the {kind} {x!r}"
+        if isinstance(x, type):
+            return f"the class {x.__name__}"
+        if is_sequence(x):
+            return f"a {type(x).__name__} of {len(x)}"
         return "None" if x is None else f"a {type(x).__name__}"
     match x.type:
         case ScalarType(dtype=dtype):
@@ -124,15 +128,22 @@ def common_dtype(xs: Sequence[Operand], what: str) -> DType:
 def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "argument") -> Value:
     """A scalar constant. Raises TypeMismatch for an int that the dtype does not hold."""
     if dtype.is_float:
-        return b.value(Constant(float(x), dtype))
+        return b.value(Constant(_as_float(x, what), dtype))
     if dtype.kind == "bool":
         return b.value(Constant(bool(x), dtype))
-    if not math.isfinite(x):
+    if isinstance(x, float) and not math.isfinite(x):
         raise TypeMismatch(f"{what}: {x!r} cannot become {dtype!r}")
     whole = int(x)
     if not _fits(whole, dtype):
         raise TypeMismatch(f"{what}: the constant {whole} does not fit {dtype!r}")
     return b.value(Constant(whole, dtype))
+
+
+def _as_float(x: bool | int | float, what: str) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        raise TypeMismatch(f"{what}: an integer constant exceeds the range of floats") from None
 
 
 def as_value(

@@ -24,7 +24,6 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import op_class
 from tiledsl.ir.types import ArefType
 from tiledsl.ir.types import HandleType
-from tiledsl.ir.types import PointerType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TensorType
@@ -130,6 +129,10 @@ class _Cursor:
     # ------------------------------------------------------------------ types
     def dtype(self) -> DType:
         name = self.word()
+        if name == "ptr" and self.take("<"):
+            found = dtypes.pointer_to(self.dtype())
+            self.expect(">")
+            return found
         return dtypes.BY_NAME.get(name) or self.fail(f"a dtype instead of {name!r}")
 
     def shaped(self) -> tuple[tuple[int, ...], DType]:
@@ -164,7 +167,7 @@ class _Cursor:
         return ScalarType(self.dtype())
 
     def type_ptr(self) -> Type:
-        return PointerType(self.dtype())
+        return ScalarType(dtypes.pointer_to(self.dtype()))
 
     def type_tile(self) -> Type:
         shape, dtype = self.shaped()
@@ -203,6 +206,8 @@ class _Cursor:
         if word in dtypes.BY_NAME:
             return dtypes.BY_NAME[word]
         self.at = start
+        if word == "ptr":
+            return self.dtype()
         self.skip()
         return self.layout() if _LAYOUT.match(self.text, self.at) else self.type()
 

@@ -75,16 +75,6 @@ class TensorType(Type):
 
 
 @dataclass(frozen=True)
-class PointerType(Type):
-    """The address of an element in global memory."""
-
-    dtype: DType
-
-    def __str__(self) -> str:
-        return f"ptr<{self.dtype}>"
-
-
-@dataclass(frozen=True)
 class SmemType(Type):
     """A tile in shared memory (one slot of a ring, or a buffer).
 

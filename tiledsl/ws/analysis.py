@@ -98,7 +98,7 @@ def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None)
         parent = owner.parent
         sources: list[Value] = []
         if isinstance(parent, For):
-            sources = [parent.lower, parent.upper, parent.step]
+            sources = [parent.lower, parent.step]
             if value.index > 0:
                 sources += [parent.init[value.index - 1], _yielded(parent.body)[value.index - 1]]
         elif parent is not None:

@@ -159,8 +159,7 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
             len(homes) == 1
             and None not in homes
             and -1 not in homes
-            and same_space
-            and not _through_view(users)
+            and (_is_index(op) or (same_space and not _through_view(users)))
         ):
             home = next(iter(homes))
             assert home is not None
@@ -191,7 +190,15 @@ def _near(op: Op, user: Op, region: Region, segment: dict[int, int]) -> bool:
     """Whether a user may take an op into its loop: same block, no synchronisation in between."""
     if user.parent is not region:
         return False
-    return isinstance(op, VIEWS) or segment[op.id] == segment[user.id]
+    if isinstance(op, VIEWS) or segment[op.id] == segment[user.id]:
+        return True
+    return _is_index(op)
+
+
+def _is_index(op: Op) -> bool:
+    """Masks and indexes cost less to make where they are used than to keep in registers."""
+    type_ = op.results[0].type
+    return isinstance(type_, TileType) and not type_.dtype.is_float
 
 
 def _through_view(users: list[Op]) -> bool:

@@ -203,6 +203,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
 
     returns a line per inserted conversion.
     """
+    _split_sources(graph, region)
     ops = list(region.walk())
     groups = _Groups()
     for op in ops:
@@ -234,6 +235,17 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
 
 def _size(v: Value) -> int:
     return v.type.num_elements if isinstance(v.type, TileType) else 0
+
+
+def _split_sources(graph: TileGraph, region: Region) -> None:
+    """One arange per use: each use may want its own layout, and making one anew costs nothing."""
+    for op in list(region.walk()):
+        if not isinstance(op, tile.Arange):
+            continue
+        for use in graph.users(op.result)[1:]:
+            copy = op.rebuild({})
+            graph.insert_after(op, copy)
+            graph.set_operand(use.op, use.index, copy.results[0])
 
 
 def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 
 from tiledsl.ir.axis_plan import AxisPlan
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout_moves import append_pair
+from tiledsl.ir.layout_moves import reshape_layout
+from tiledsl.ir.layout_moves import without_last
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.ops.tile_moves import Join
+from tiledsl.ir.ops.tile_moves import Split
 from tiledsl.ir.types import TileType
 
 Carry = Callable[[Layout], Layout | None]
@@ -22,12 +27,14 @@ class Link:
     """An operand and a result between which no element may change its thread.
 
     down, up: the layout of one side from that of the other, or None where it does not follow.
+    strict: False where the op itself can move elements.
     """
 
     operand: Value
     result: Value
     down: Carry | None = None
     up: Carry | None = None
+    strict: bool = True
 
 
 def links(op: Op) -> Iterator[Link]:
@@ -56,6 +63,22 @@ def links(op: Op) -> Iterator[Link]:
                     yield Link(
                         value, result, down=lambda inner: AxisPlan(inner, op.axes).result
                     )
+        case tile.Reshape():
+            source = op.a.type
+            assert isinstance(source, TileType)
+            yield Link(
+                op.a,
+                op.result,
+                down=lambda inner: reshape_layout(inner, source.shape, op.shape),
+                up=lambda out: reshape_layout(out, op.shape, source.shape),
+                strict=False,
+            )
+        case Join():
+            for value in (op.a, op.b):
+                yield Link(value, op.result, down=append_pair, up=without_last)
+        case Split():
+            for result in op.results:
+                yield Link(op.a, result, down=without_last, up=append_pair)
         case _:
             return
 

@@ -33,14 +33,19 @@ def assign_scratch(
     the role is the whole CTA.
     """
     wanting = [op for op in role.body.walk() if requested_bytes(op)]
-    for op in wanting:
-        _assign(graph, role, op, plan, top, barrier, guarded=_is_alone(op, wanting))
+    guarded = [_may_run_again(graph, op) and _is_alone(op, wanting) for op in wanting]
+    for op, guard in zip(wanting, guarded, strict=True):
+        _assign(graph, role, op, plan, top, barrier, guarded=guard)
 
 
 def requested_bytes(op: Op) -> int:
     """Bytes of shared memory that an op needs for itself."""
     ask = getattr(op, "scratch_bytes", None)
     return cast("int", ask()) if ask is not None else 0
+
+
+def _may_run_again(graph: TileGraph, op: Op) -> bool:
+    return any(around.is_loop for around in graph.enclosing(op))
 
 
 def _is_alone(op: Op, wanting: list[Op]) -> bool:

@@ -210,17 +210,17 @@ template <int V, class T, class X> TDSL_FN void write_shared(const X& x, int i, 
 }
 
 // Part of a 16-bit tile that lies as wgmma accumulators (BLOCK words per 64 rows), into 128-byte swizzled rows whose
-// contiguous dimension is the instruction's columns: COLS columns from column FIRST, of all rows. LINES: rows of the
+// contiguous dimension is the instruction's columns: COLS columns from column FIRST, of all rows, or of M_COUNT blocks of 64 from M_FIRST on. LINES: rows of the
 // destination; `row`: its row for this warp's first row. Warp, converged. ISA: stmatrix, wgmma register fragments.
-template <int BLOCK, int FIRST, int COLS, int LINES, class T, int N>
+template <int BLOCK, int FIRST, int COLS, int LINES, int M_FIRST = 0, int M_COUNT = -1, class T, int N>
 TDSL_FN void write_rows(u32 smem, const Packed<T, N>& x, u32 row, u32 lane) {
   static_assert(sizeof(T) == 2 && FIRST % 8 == 0 && COLS % 8 == 0, "16-bit elements, columns in eights");
   const u32 base = smem + (row + (lane & 15)) * 128, chunk = ((lane >> 4) ^ (lane & 7)) << 4;
 #pragma unroll
-  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+  for (int m = 0; m < (M_COUNT < 0 ? N / 2 / BLOCK : M_COUNT); ++m) {
 #pragma unroll
     for (int c = 0; c < COLS; c += 16) {
-      const int w = m * BLOCK + (FIRST + c) / 4;
+      const int w = (M_FIRST + m) * BLOCK + (FIRST + c) / 4;
       const u32 addr = base + m * 8192 + c / 64 * (LINES * 128) + (chunk ^ c % 64 * 2);
       if (c + 16 <= COLS) stmatrix_x4(addr, x.w[w], x.w[w + 1], x.w[w + 2], x.w[w + 3]);
       else stmatrix_x2(addr, x.w[w], x.w[w + 1]);
@@ -229,16 +229,16 @@ TDSL_FN void write_rows(u32 smem, const Packed<T, N>& x, u32 row, u32 lane) {
 }
 // As write_rows where the destination's contiguous dimension is the instruction's rows: each column of the fragment
 // is a line, each block of 64 rows a box of LINES lines. `row`: this warp's first row in the box. Warp, converged.
-template <int BLOCK, int FIRST, int COLS, int LINES, class T, int N>
+template <int BLOCK, int FIRST, int COLS, int LINES, int M_FIRST = 0, int M_COUNT = -1, class T, int N>
 TDSL_FN void write_columns(u32 smem, const Packed<T, N>& x, u32 row, u32 lane) {
   static_assert(sizeof(T) == 2 && FIRST % 8 == 0 && COLS % 8 == 0, "16-bit elements, columns in eights");
   const u32 base = smem + row / 64 * (LINES * 128) + ((lane >> 4) * 8 + (lane & 7)) * 128;
   const u32 chunk = ((row % 64 / 8 + (lane >> 3 & 1)) ^ (lane & 7)) << 4;
 #pragma unroll
-  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+  for (int m = 0; m < (M_COUNT < 0 ? N / 2 / BLOCK : M_COUNT); ++m) {
 #pragma unroll
     for (int c = 0; c < COLS; c += 16) {
-      const int w = m * BLOCK + (FIRST + c) / 4;
+      const int w = (M_FIRST + m) * BLOCK + (FIRST + c) / 4;
       const u32 addr = base + m * (LINES * 128) + c * 128 + chunk;
       if (c + 16 <= COLS) stmatrix_x4_trans(addr, x.w[w], x.w[w + 1], x.w[w + 2], x.w[w + 3]);
       else stmatrix_x2_trans(addr, x.w[w], x.w[w + 1]);

@@ -24,6 +24,7 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
+from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.types import ScalarType
 
 _EXACT = frozenset(
@@ -117,9 +118,7 @@ def _wraps(op: Op) -> bool:
     """Whether the plain operator would be undefined on overflow: wide signed integers in a map."""
     dtype = dtype_of(op.results[0])
     in_map = (
-        op.parent is not None
-        and op.parent.parent is not None
-        and op.parent.parent.opcode == "tile.map"
+        op.parent is not None and op.parent.parent is not None and op.parent.parent.vectorized
     )
     return in_map and dtype.kind == "int" and dtype.bits >= 32
 
@@ -305,3 +304,9 @@ def function(op: ops.Unary, e: Emission) -> Expression:
 def fma(op: ops.Fma, e: Emission) -> Expression:
     """One rounding."""
     return call(op, e, "tdsl::fma")
+
+
+@emits("elementwise.function")
+def library_function(op: Function, e: Emission) -> Expression:
+    """The device function of the library's row."""
+    return call(op, e, op.signature.device)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.combining import bind_arguments
 from tiledsl.codegen.combining import combine_lambda
-from tiledsl.codegen.combining import coordinate
 from tiledsl.codegen.combining import element_text
 from tiledsl.codegen.combining import function_name
 from tiledsl.codegen.combining import index_text
@@ -14,9 +13,12 @@ from tiledsl.codegen.combining import neutral
 from tiledsl.codegen.combining import part_type
 from tiledsl.codegen.combining import return_statement
 from tiledsl.codegen.combining import sync_text
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import thread_coordinate
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
 from tiledsl.codegen.registry import yields_to
@@ -110,11 +112,11 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
 
 def _mask(op: ops.Reduce, e: Emission, plan: AxisPlan, type_: TileType) -> str:
     """The condition under which register `i` holds an element of the tile; empty when all do."""
-    conditions = [
-        f"{coordinate(e, plan.layout, a, 'i')} < {type_.shape[a]}"
-        for a in op.axes
-        if plan.layout.padded_shape[a] > type_.shape[a]
-    ]
+    conditions: list[str] = []
+    for a in op.axes:
+        if plan.layout.padded_shape[a] > type_.shape[a]:
+            thread = thread_coordinate(e, plan.layout, a, "along")
+            conditions.append(f"{add(thread, register_part(plan.layout, a))} < {type_.shape[a]}")
     return " && ".join(conditions)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.contexts.tile import dim_name
 from tiledsl.codegen.contexts.tile import thread_coordinate
@@ -18,6 +20,7 @@ from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
 from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import Layout
 from tiledsl.ir.ops import smem as ops
 from tiledsl.ir.ops.smem import smem_type
 from tiledsl.ir.ops.tile import tile_type
@@ -60,6 +63,7 @@ class FragmentContext:
     cols: int
     lines: int
     row: str
+    blocks: str = ""
     variant: str = "fragment"
 
 
@@ -82,6 +86,7 @@ class ElementsContext:
     byte: str
     inside: str = "true"
     pins: str = ""
+    kept: str = "true"
 
 
 @emits("smem.buffer")
@@ -129,12 +134,10 @@ def _fragment_write(
         return None
     cols_dim = 1 - f.row_dim
     first, cols = start[cols_dim], dest.shape[cols_dim]
-    whole_rows = start[f.row_dim] == 0 and dest.shape[f.row_dim] == (
-        f.rows if op.per_warpgroup else type_.shape[f.row_dim]
-    )
+    blocks = _row_blocks(op, f, type_, dest, start)
     shared_cols = f.col_groups > 1 and not op.per_warpgroup
     fits = first % 8 == 0 and cols % 8 == 0 and first + cols <= f.cols
-    if not whole_rows or shared_cols or not fits:
+    if blocks is None or shared_cols or not fits:
         return None
     by_rows = dest.major == cols_dim
     _check_boxes(dest)
@@ -147,7 +150,21 @@ def _fragment_write(
         cols,
         dest.shape[f.row_dim] if by_rows else cols,
         _warp_row(f, e, per_warpgroup=op.per_warpgroup),
+        blocks,
     )
+
+
+def _row_blocks(
+    op: ops.Write, f: Fragment, type_: TileType, dest: SmemType, start: tuple[int, ...]
+) -> str | None:
+    """Template arguments for the 64-row blocks that are written: none for all, or None if not whole."""
+    first, extent = start[f.row_dim], dest.shape[f.row_dim]
+    if first == 0 and extent == (f.rows if op.per_warpgroup else type_.shape[f.row_dim]):
+        return ""
+    alone = op.per_warpgroup or f.row_groups == 1
+    if alone and first % 64 == 0 and extent % 64 == 0 and first + extent <= f.rows:
+        return f", {first // 64}, {extent // 64}"
+    return None
 
 
 def _warp_row(f: Fragment, e: Emission, *, per_warpgroup: bool) -> str:
@@ -178,7 +195,47 @@ def _element_write(
         conditions += [e.use_in(c) for c in replica_conditions(layout, e.place.num_warps)]
     width = _width(type_, dest, start[dest.major])
     context = _elements(e, e.text(op.value), type_, dest, coords, width, e.text(op.smem))
-    return replace(context, inside=" && ".join(conditions) or "true")
+    kept, sure = registers_inside(layout, start, dest.shape, own=own)
+    if sure:
+        conditions = [c for c in conditions if not c.startswith("inside(")]
+    return replace(context, inside=" && ".join(conditions) or "true", kept=kept)
+
+
+def registers_inside(
+    layout: Layout, start: tuple[int, ...], shape: tuple[int, ...], *, own: bool
+) -> tuple[str, bool]:
+    """A condition on register `i` for elements that some thread has inside of a box, and whether
+    those are inside for every thread (own: coordinates of one warpgroup's part).
+    """
+    coords = layout.coords()
+    if own:
+        coords = coords[:4]
+    low, high = coords.min(axis=(0, 1)), coords.max(axis=(0, 1))
+    box = np.asarray(start), np.asarray(start) + np.asarray(shape)
+    touched = ((high >= box[0]) & (low < box[1])).all(axis=1)
+    sure = bool(((low >= box[0]) & (high < box[1]))[touched].all())
+    if touched.all():
+        return "true", sure
+    runs = _runs(np.flatnonzero(touched))
+    first, length = runs[0]
+    if len(runs) == 1:
+        return f"i >= {first} && i < {first + length}", sure
+    period = runs[1][0] - first
+    regular = all(r == (first + n * period, length) for n, r in enumerate(runs))
+    if regular and first < period and touched.size % period == 0:
+        return f"i % {period} >= {first} && i % {period} < {first + length}", sure
+    return "true", False
+
+
+def _runs(indices: np.ndarray) -> list[tuple[int, int]]:
+    """(first, length) of the runs of consecutive numbers."""
+    out: list[tuple[int, int]] = []
+    for i in indices.tolist():
+        if out and i == out[-1][0] + out[-1][1]:
+            out[-1] = (out[-1][0], out[-1][1] + 1)
+        else:
+            out.append((i, 1))
+    return out
 
 
 @emits("smem.read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -14,6 +15,9 @@ from tiledsl.errors import VerifyError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout_moves import exchange_bytes
+from tiledsl.ir.layout_moves import keeps_threads
+from tiledsl.ir.layout_moves import reshape_layout
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -30,7 +34,6 @@ from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import compile_time_shape
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import element_type
-from tiledsl.ir.operands import is_number
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -130,20 +133,40 @@ class Broadcast(Op, opcode="tile.broadcast"):
 
 
 class Reshape(Op, opcode="tile.reshape"):
-    """The elements in row-major order under another shape."""
+    """The elements in row-major order under another shape.
+
+    scratch: shared memory for elements that change their thread. barrier, guarded: see
+    `reduce.reduce`.
+    """
 
     a: Value = operand()
     shape: tuple[int, ...] = attribute()
+    scratch: Value = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = tile_type(self.a, "reshape")
-        if t.num_elements != int(np.prod(self.shape)):
+        if t.num_elements != prod(self.shape):
             raise TypeMismatch(
-                f"reshape: {list(t.shape)} has {t.num_elements} elements, {list(self.shape)} has {int(np.prod(self.shape))}"
+                f"reshape: {list(t.shape)} has {t.num_elements} elements, "
+                f"{list(self.shape)} has {prod(self.shape)}"
             )
         return (TileType(self.shape, t.dtype),)
 
-    def evaluate(self, a: Any) -> Any:
+    def scratch_bytes(self) -> int:
+        """Shared memory, unless registers are only renamed."""
+        return 0 if self.is_view() else exchange_bytes(prod(self.shape), tile_type(self.a, "").dtype.bytes)
+
+    def is_view(self) -> bool:
+        """Whether the layouts on both sides put each element into the same thread and register."""
+        source, target = tile_type(self.a, "reshape"), tile_type(self.result, "reshape")
+        assert source.layout is not None
+        assert target.layout is not None
+        found = reshape_layout(source.layout, source.shape, self.shape)
+        return found is not None and found.same_places(target.layout)
+
+    def evaluate(self, a: Any, *_: Any) -> Any:
         return np.reshape(a, self.shape)
 
 
@@ -216,15 +239,26 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
 class ConvertLayout(
     Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALIZED | Level.MACHINE
 ):
-    """The same tile in another register layout."""
+    """The same tile in another register layout. scratch, barrier, guarded: see `tile.reshape`."""
 
     a: Value = operand()
     layout: Layout = attribute()
+    scratch: Value = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (tile_type(self.a, "convert_layout").with_layout(self.layout),)
 
-    def evaluate(self, a: Any) -> Any:
+    def scratch_bytes(self) -> int:
+        """Shared memory, unless registers are only renamed."""
+        t = tile_type(self.a, "convert_layout")
+        assert t.layout is not None
+        if keeps_threads(t.layout, self.layout):
+            return 0
+        return exchange_bytes(t.num_elements, t.dtype.bytes)
+
+    def evaluate(self, a: Any, *_: Any) -> Any:
         return a
 
 
@@ -280,23 +314,31 @@ def arange(b: Builder, start: int, end: int) -> Value:
 
 
 @builtin(methods=(TileType, ScalarType))
-def expand_dims(b: Builder, input: Value, axis: int | list[int] | tuple[int, ...]) -> Value:
+def expand_dims(b: Builder, input: Operand, axis: int | list[int] | tuple[int, ...]) -> Value:
     """Inserts axes of extent 1; `axis` counts in the result, a negative one from its end."""
     axes = axis if isinstance(axis, list | tuple) else (axis,)
-    if isinstance(input.type, ScalarType):
-        return b.value(Splat(input, (1,) * len(axes)))
-    rank = tile_type(input, "expand_dims()").rank + len(axes)
-    for a in sorted(axis_argument(a, rank, "expand_dims(): axis") for a in axes):
-        input = b.value(ExpandDims(input, a))
-    return input
+    value = _value_argument(b, input)
+    if isinstance(value.type, ScalarType):
+        return b.value(Splat(value, (1,) * len(axes)))
+    rank = tile_type(value, "expand_dims()").rank + len(axes)
+    places = sorted(axis_argument(a, rank, "expand_dims(): axis") for a in axes)
+    if len(set(places)) != len(places):
+        raise TypeMismatch(f"expand_dims(): the axes {list(axes)} name one place twice")
+    for place in places:
+        value = b.value(ExpandDims(value, place))
+    return value
+
+
+def _value_argument(b: Builder, x: Operand) -> Value:
+    """A value, or a number as a constant; what else there is, the ops refuse."""
+    return x if isinstance(x, Value) else as_value(b, x)
 
 
 @builtin(methods=(TileType, ScalarType))
 def broadcast_to(b: Builder, input: Operand, *shape: ShapeLike) -> Value:
     """Repeats axes of extent 1 up to `shape` (of equal rank), which is a tuple or several ints."""
     extents = _shape_arguments(shape, "broadcast_to()")
-    value = as_value(b, input) if is_number(input) else input
-    assert isinstance(value, Value)
+    value = _value_argument(b, input)
     if isinstance(value.type, ScalarType):
         return b.value(Splat(value, extents))
     if tile_type(value, "broadcast_to()").shape == extents:
@@ -305,20 +347,21 @@ def broadcast_to(b: Builder, input: Operand, *shape: ShapeLike) -> Value:
 
 
 @builtin(methods=(TileType, ScalarType), also=("view",))
-def reshape(b: Builder, input: Value, *shape: ShapeLike, can_reorder: bool = False) -> Value:
+def reshape(b: Builder, input: Operand, *shape: ShapeLike, can_reorder: bool = False) -> Value:
     """The elements in row-major order under another shape, a tuple or several ints.
 
     can_reorder: accepted; the order is kept anyway.
     """
     del can_reorder
     extents = _shape_arguments(shape, "reshape()")
-    if isinstance(input.type, ScalarType):
-        return b.value(Splat(input, extents))
-    return (
-        b.value(Reshape(input, extents))
-        if tile_type(input, "reshape()").shape != extents
-        else input
-    )
+    value = _value_argument(b, input)
+    if isinstance(value.type, ScalarType):
+        if prod(extents) != 1:
+            raise TypeMismatch(f"reshape(): a scalar has one element, shape is {list(extents)}")
+        return b.value(Splat(value, extents)) if extents else value
+    if tile_type(value, "reshape()").shape == extents:
+        return value
+    return b.value(Reshape(value, extents))
 
 
 @builtin(methods=(TileType,))

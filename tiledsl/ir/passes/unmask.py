@@ -53,10 +53,10 @@ class Affine:
 
 @dataclass(frozen=True)
 class Range:
-    """Iterations in which a condition holds for sure: iv >= start and iv <= stop, where given."""
+    """Iterations in which a condition holds for sure: iv >= every start and iv <= every stop."""
 
-    start: Affine | None = None
-    stop: Affine | None = None
+    starts: tuple[Affine, ...] = ()
+    stops: tuple[Affine, ...] = ()
 
 
 @register_pass("unmask", consumes=Level.TILE, produces=Level.TILE)
@@ -79,7 +79,7 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
     for op in loop.body.ops:
         if isinstance(op, ew.Select) and not op.masks:
             known = _holds(op.condition, loop)
-            if known is not None and (known.start is not None or known.stop is not None):
+            if known is not None and (known.starts or known.stops):
                 found.append((op, known))
     if not found:
         return 0
@@ -89,11 +89,11 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
     start: Value | None = None
     until: Value | None = None
     for _, known in found:
-        if known.start is not None:
-            at = _scalar(b, known.start, 0)
+        for form in known.starts:
+            at = _scalar(b, form, 0)
             start = at if start is None else b.value(ew.Max(start, at))
-        if known.stop is not None:
-            at = _scalar(b, known.stop, 1)
+        for form in known.stops:
+            at = _scalar(b, form, 1)
             until = at if until is None else b.value(ew.Min(until, at))
     for select, _ in found:
         graph.replace_op(select, select.rebuild({}, masks=True))
@@ -157,19 +157,17 @@ def _holds(condition: Value, loop: For) -> Range | None:
             return None
     # The condition holds where slope * iv + terms + low >= 0.
     if gap.slope == -1:
-        return Range(stop=Affine(0, gap.terms, gap.low, gap.low))
+        return Range(stops=(Affine(0, gap.terms, gap.low, gap.low),))
     if gap.slope == 1:
-        return Range(start=Affine(0, gap.terms, gap.low, gap.low).times(-1))
+        return Range(starts=(Affine(0, gap.terms, gap.low, gap.low).times(-1),))
     return None
 
 
 def _both(a: Range | None, b: Range | None) -> Range | None:
-    """Where both hold, when at most one of them bounds each side."""
+    """Where both hold."""
     if a is None or b is None:
         return None
-    if (a.start and b.start) or (a.stop and b.stop):
-        return None
-    return Range(a.start or b.start, a.stop or b.stop)
+    return Range(a.starts + b.starts, a.stops + b.stops)
 
 
 def _affine(value: Value, loop: For) -> Affine | None:

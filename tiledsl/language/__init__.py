@@ -51,12 +51,29 @@ from tiledsl.ir.ops.elementwise_functions import sin
 from tiledsl.ir.ops.elementwise_functions import sqrt
 from tiledsl.ir.ops.elementwise_functions import tanh
 from tiledsl.ir.ops.elementwise_functions import where
+from tiledsl.ir.ops.elementwise_library import add
+from tiledsl.ir.ops.elementwise_library import div_rn
+from tiledsl.ir.ops.elementwise_library import fdiv
+from tiledsl.ir.ops.elementwise_library import logical_and
+from tiledsl.ir.ops.elementwise_library import logical_or
+from tiledsl.ir.ops.elementwise_library import mul
+from tiledsl.ir.ops.elementwise_library import sqrt_rn
+from tiledsl.ir.ops.elementwise_library import sub
+from tiledsl.ir.ops.elementwise_library import umulhi
 from tiledsl.ir.ops.mma import dot
 from tiledsl.ir.ops.program import cdiv
 from tiledsl.ir.ops.program import num_programs
 from tiledsl.ir.ops.program import program_id
 from tiledsl.ir.ops.program import static_assert
 from tiledsl.ir.ops.program import static_print
+from tiledsl.ir.ops.reduce_functions import argmax
+from tiledsl.ir.ops.reduce_functions import argmin
+from tiledsl.ir.ops.reduce_functions import max
+from tiledsl.ir.ops.reduce_functions import min
+from tiledsl.ir.ops.reduce_functions import reduce
+from tiledsl.ir.ops.reduce_functions import reduce_or
+from tiledsl.ir.ops.reduce_functions import sum
+from tiledsl.ir.ops.reduce_functions import xor_sum
 from tiledsl.ir.ops.tile import arange
 from tiledsl.ir.ops.tile import broadcast_to
 from tiledsl.ir.ops.tile import expand_dims
@@ -68,13 +85,18 @@ from tiledsl.ir.ops.tile import reshape
 from tiledsl.ir.ops.tile import trans
 from tiledsl.ir.ops.tile import zeros
 from tiledsl.ir.ops.tile import zeros_like
+from tiledsl.language import extra
+from tiledsl.language import math
 
 __all__ = [
     "Auto",
     "PropagateNan",
     "Tensor",
     "abs",
+    "add",
     "arange",
+    "argmax",
+    "argmin",
     "assume",
     "auto",
     "bfloat16",
@@ -86,54 +108,70 @@ __all__ = [
     "constexpr",
     "cos",
     "debug_barrier",
+    "div_rn",
     "dot",
     "dtype",
     "erf",
     "exp",
     "exp2",
     "expand_dims",
-    "float8e4nv",
-    "float8e5",
+    "extra",
+    "fdiv",
     "float16",
     "float32",
     "float64",
+    "float8e4nv",
+    "float8e5",
     "floor",
     "fma",
     "full",
     "full_like",
     "int1",
-    "int8",
     "int16",
     "int32",
     "int64",
+    "int8",
     "log",
     "log2",
+    "logical_and",
+    "logical_or",
+    "math",
+    "max",
     "max_constancy",
     "max_contiguous",
     "maximum",
+    "min",
     "minimum",
+    "mul",
     "multiple_of",
     "num_programs",
     "permute",
     "program_id",
     "range",
     "ravel",
+    "reduce",
+    "reduce_or",
     "reshape",
     "rsqrt",
     "sigmoid",
     "sin",
     "sqrt",
+    "sqrt_rn",
     "static_assert",
     "static_print",
     "static_range",
+    "sub",
+    "sum",
     "tanh",
     "tensor",
     "trans",
-    "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "uint8",
+    "umulhi",
     "where",
+    "xor_sum",
     "zeros",
     "zeros_like",
 ]

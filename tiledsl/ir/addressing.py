@@ -1,0 +1,106 @@
+"""Pointer arithmetic: `pointer + offset` with offsets that never overflow.
+
+Offsets are ordinary int32 arithmetic in the source, which wraps beyond 2**31 elements. Here the
+expression of an offset is made again in 64 bits, from the values that it is computed from.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import int64
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir.broadcasting import unify
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import constant
+from tiledsl.ir.operands import describe
+from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.pointer import Add
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+_ARITHMETIC = (ew.Add, ew.Sub, ew.Mul, ew.Neg)
+_VIEWS = (tile.Splat, tile.ExpandDims, tile.Broadcast, tile.Transpose, tile.Reshape)
+
+
+def pointer_dtype(x: object) -> DType | None:
+    """The dtype of a pointer or a tile of pointers; None for anything else."""
+    if isinstance(x, Value) and isinstance(x.type, ScalarType | TileType):
+        return x.type.dtype if x.type.dtype.is_pointer else None
+    return None
+
+
+def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
+    """`pointer + integer`, `integer + pointer`, `pointer - integer`, in elements."""
+    left, right = pointer_dtype(x) is not None, pointer_dtype(y) is not None
+    if symbol not in ("+", "-") or (symbol == "-" and right):
+        raise TypeMismatch(
+            f"{symbol}: pointers take + and - with an integer only, "
+            f"got {describe(x)} and {describe(y)}"
+        )
+    if left and right:
+        raise TypeMismatch("+: two pointers cannot be added")
+    pointer, offset = (x, y) if left else (y, x)
+    distance = _offset(b, offset, symbol)
+    if symbol == "-":
+        distance = b.value(ew.Neg(distance))
+    base, distance = unify(b, (pointer, distance), None, symbol)
+    return b.value(Add(base, distance))
+
+
+def _offset(b: Builder, x: Operand, symbol: str) -> Value:
+    value = constant(b, x, int64) if isinstance(x, int) else x
+    if isinstance(value, Value) and isinstance(value.type, ScalarType | TileType):
+        if value.type.dtype.is_int or value.type.dtype.kind == "bool":
+            return widened(b, value)
+    raise TypeMismatch(f"{symbol}: a pointer moves by an integer, got {describe(x)}")
+
+
+def widened(b: Builder, value: Value) -> Value:
+    """An integer scalar or tile as int64, computed in 64 bits from the start."""
+    return _Widening(b).widen(value)
+
+
+class _Widening:
+    """Makes int32 expressions again in 64 bits; what is no sum or product is cast."""
+
+    def __init__(self, b: Builder) -> None:
+        self.b = b
+        self.known: dict[Value, Value] = {}
+
+    def widen(self, value: Value) -> Value:
+        if value not in self.known:
+            self.known[value] = self._make(value)
+        return self.known[value]
+
+    def _make(self, value: Value) -> Value:
+        assert isinstance(value.type, ScalarType | TileType)
+        dtype, op = value.type.dtype, value.defining_op
+        if dtype.name == "i32" and isinstance(op, ew.Constant):
+            return constant(self.b, op.value, int64)
+        if dtype.name in ("i32", "i64") and isinstance(op, (*_ARITHMETIC, *_VIEWS)):
+            return self._again(op)
+        if dtype.name == "i32" and isinstance(op, ew.Shl) and _constant(op.b):
+            return self._again(op)
+        if dtype.name == "i64" and isinstance(op, ew.Cast) and _is_int32(op.a):
+            return self.widen(op.a)
+        return as_value(self.b, value, int64)
+
+    def _again(self, op: Op) -> Value:
+        new = {v: self.widen(v) for v in op.operands}
+        if all(new[v] is v for v in op.operands):
+            return op.result
+        return self.b.value(op.rebuild(new))
+
+
+def _constant(value: Value) -> bool:
+    op = value.defining_op
+    return isinstance(op.a.defining_op if isinstance(op, tile.Splat) else op, ew.Constant)
+
+
+def _is_int32(value: Value) -> bool:
+    return isinstance(value.type, ScalarType | TileType) and value.type.dtype.name == "i32"

@@ -28,6 +28,7 @@ from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.errors import CodegenError
+from tiledsl.errors import InternalError
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
@@ -74,7 +75,8 @@ from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
 TILE_PASSES = ("canonicalize", "squeeze", "cse", "licm", "canonicalize", "unmask", "cse", "dce")
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 4
+MAX_REGISTERS = 1 << 10
 """Specialised plans tried before the single-role kernel when NVRTC reports spills or
 serialisation.
 """
@@ -98,6 +100,7 @@ class Kernel:
     notes: list[str] = field(default_factory=list[str])
     python_seconds: float = 0.0
     compiled: CompiledKernel | None = None
+    rejected: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,36 +130,59 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
 
 
 def modules(request: Request) -> Iterator[Kernel]:
-    """Kernels for a request, best first; the last one is the single-role kernel."""
+    """Kernels for a request, best first; the last one is the single-role kernel.
+
+    The consumer sets `rejected` on a kernel that it does not take before it asks for the next one.
+    """
     start = time.perf_counter()
-    choices, declined, graph = choose(request, tile_graph)
-    asked = request.overrides.warp_specialize
+    ranking = choose(request, tile_graph)
     failures: list[str] = []
-    for choice in choices[:MAX_ATTEMPTS]:
+    specialised = bool(ranking.items)
+    limit = MAX_REGISTERS
+    for _ in range(MAX_ATTEMPTS):
+        choice = ranking.take(limit)
+        if choice is None:
+            break
         try:
             made = specialize(request, choice)
-        except (ScheduleError, ResourceError) as error:
+        except (ScheduleError, ResourceError, CodegenError) as error:
             failures.append(f"plan given up: {error.message}")
             continue
         made.python_seconds = time.perf_counter() - start
-        made.declined = declined
         made.notes = failures + made.notes
         yield made
+        if made.rejected:
+            failures.append(made.rejected)
+            limit = choice.registers * 9 // 10
         start = time.perf_counter()
-    if not choices:
+    if not specialised:
         try:
-            for made in flow_kernels(request, graph, declined):
+            for made in flow_kernels(request, ranking.graph, ranking.declined):
                 made.python_seconds = time.perf_counter() - start
                 yield made
+                if made.rejected:
+                    failures.append(made.rejected)
         except (ScheduleError, ResourceError, CodegenError) as error:
             failures.append(f"plan given up: {error.message}")
-        if asked and declined:
-            reason = "; ".join(map(str, declined))
-            raise ScheduleError(f"warp_specialize=True: {reason}", declined[0].loc)
-    made = single(request, graph, declined)
+    check_honoured(request, ranking.declined, failures)
+    made = single(request, ranking.graph, ranking.declined)
     made.python_seconds = time.perf_counter() - start
     made.notes = failures + made.notes
     yield made
+
+
+def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:
+    """Refuses the single-role kernel where the user asked for something only roles can give."""
+    if not request.overrides.structural or request.overrides.warp_specialize is False:
+        return
+    asked = ", ".join(f"{k}={v}" for k, v in request.overrides.given.items())
+    reasons = "; ".join([*map(str, declined), *failures]) or "no plan fits"
+    loc = declined[0].loc if declined else None
+    raise ScheduleError(
+        f"launch options {asked}: {reasons}",
+        loc,
+        "leave the option out to run the kernel in a single role",
+    )
 
 
 def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -> Iterator[Kernel]:
@@ -275,22 +301,20 @@ def compile_kernel(request: Request) -> Kernel:
     is.
     Raises: TileError from any step.
     """
-    failures: list[str] = []
     for made in modules(request):
         try:
             made.compiled = KERNELS.get(made.module, request.target)
         except TileError as error:
             if isinstance(made.plan, SinglePlan):
                 raise
-            failures.append(f"plan given up ({made.plan.describe()}): {error.message}")
+            made.rejected = f"plan given up ({made.plan.describe()}): {error.message}"
             continue
         problem = faults(made.compiled)
         if problem and isinstance(made.plan, Plan):
-            failures.append(f"plan given up ({made.plan.describe()}): {problem}")
+            made.rejected = f"plan given up ({made.plan.describe()}): {problem}"
             continue
-        made.notes = failures + made.notes
         return made
-    raise ScheduleError("no kernel could be compiled: " + "; ".join(failures))
+    raise InternalError("no kernel could be compiled")
 
 
 def faults(compiled: CompiledKernel) -> str:

@@ -20,15 +20,18 @@ from tiledsl.errors import LaunchError
 from tiledsl.frontend.specialize import signature_of
 from tiledsl.ir.interp import interpret
 from tiledsl.ir.markers import Auto
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.report import render_report
 from tiledsl.runtime import driver
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.interop import numpy_view
+from tiledsl.runtime.interop import storage_view
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.runtime.nvrtc import sass
+from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
 from tiledsl.runtime.signature import signature
 from tiledsl.target import HOPPER
@@ -69,10 +72,17 @@ class JitFunction:
     fn: the plain Python function (so that other kernels can inline it).
     """
 
-    def __init__(self, fn: Callable[..., object]) -> None:
+    def __init__(
+        self, fn: Callable[..., object], do_not_specialize: Sequence[str | int] = ()
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.description = signature_of(fn)
+        names = self.description.names
+        self._plain = frozenset(names[p] if isinstance(p, int) else p for p in do_not_specialize)
+        self._pointers = frozenset(
+            p.name for p in self.description.parameters if p.annotation != "tensor"
+        )
         self._params = inspect.signature(fn).parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
         self._prepared: dict[Any, Prepared] = {}
@@ -93,7 +103,7 @@ class JitFunction:
 
     def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
         call = self._bind(args, kwargs)
-        sig, device = signature(call.runtime)
+        sig, device = self._signature(call)
         self._check_extents(call, sig)
         if device is None or device.type == "cpu":
             self._interpret(call, sig, grid)
@@ -126,6 +136,9 @@ class JitFunction:
         fast_math = bool(options.pop("fast_math", False))
         return Call(runtime, constants, Overrides(**options), num_warps, fast_math)
 
+    def _signature(self, call: Call) -> tuple[Signature, Device | None]:
+        return signature(call.runtime, pointers=self._pointers, plain=self._plain)
+
     def _check_extents(self, call: Call, sig: Signature) -> None:
         for name, spec in zip(sig.names, sig.specs, strict=True):
             if (
@@ -143,7 +156,13 @@ class JitFunction:
         arrays: dict[str, Any] = {}
         for name, spec in zip(sig.names, sig.specs, strict=True):
             value = call.runtime[name]
-            arrays[name] = numpy_view(value, name) if isinstance(spec, TensorSpec) else value
+            match spec:
+                case TensorSpec():
+                    arrays[name] = numpy_view(value, name)
+                case PointerSpec():
+                    arrays[name] = storage_view(value, name)
+                case _:
+                    arrays[name] = value
         interpret(graph, arrays, normalize_grid(grid, constants))
 
     # ------------------------------------------------------------------ compiling
@@ -178,6 +197,12 @@ class JitFunction:
         return found
 
     def _key(self, call: Call, sig: Signature, grid: GridLike) -> Any:
+        constants = tuple((k, v) for k, v in call.constants.items())
+        options = (constants, call.overrides, call.num_warps, call.fast_math)
+        if not any(isinstance(s, TensorSpec) for s in sig.specs) and not any(
+            isinstance(v, Auto) for v in call.constants.values()
+        ):
+            return (sig, options)  # nothing is planned by shapes and values
         shapes = tuple(
             tuple(v.shape)
             if isinstance(s, TensorSpec)
@@ -185,8 +210,7 @@ class JitFunction:
             for v, s in zip(call.runtime.values(), sig.specs, strict=True)
         )
         probe = {k: _probe(k, v) for k, v in call.constants.items()}
-        constants = tuple((k, v) for k, v in call.constants.items())
-        return (sig, shapes, constants, call.overrides, call.num_warps, call.fast_math, normalize_grid(grid, probe))
+        return (sig, shapes, options, normalize_grid(grid, probe))
 
     def compile(
         self,
@@ -202,7 +226,7 @@ class JitFunction:
         dump: folder that gets the graph after each pass.
         """
         call = self._bind(args, kwargs)
-        sig, _ = signature(call.runtime)
+        sig, _ = self._signature(call)
         chosen: GridLike = grid if grid is not None else (32, 32, 1)
         request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
         return compile_kernel(request)
@@ -249,7 +273,7 @@ class EditedKernel:
 
         k = self.kernel
         call = k._bind(args, kwargs)
-        sig, device = signature(call.runtime)
+        sig, device = k._signature(call)
         if device is None or device.type != "cuda":
             raise LaunchError("edited CUDA text runs on CUDA tensors only")
         text = self.path.read_text()
@@ -310,8 +334,17 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise LaunchError(f"launch option {name} must be a positive int, got {value!r}")
 
 
-def jit(fn: Callable[..., object] | None = None, **_: Any) -> Any:
-    """Makes a kernel of a Python function; use as `@tiledsl.jit` or `@tiledsl.jit()`."""
+def jit(
+    fn: Callable[..., object] | None = None,
+    *,
+    do_not_specialize: Sequence[str | int] = (),
+    **_: Any,
+) -> Any:
+    """Makes a kernel of a Python function; use as `@tiledsl.jit` or `@tiledsl.jit()`.
+
+    do_not_specialize: parameters (names or positions) whose integer values are not looked at: by
+    default the compiler may know that one is 1 or a multiple of 16.
+    """
     if fn is None:
-        return jit
-    return JitFunction(fn)
+        return functools.partial(jit, do_not_specialize=do_not_specialize)
+    return JitFunction(fn, do_not_specialize)

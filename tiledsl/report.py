@@ -38,7 +38,7 @@ def render_report(kernel: Kernel) -> str:
 
 
 def _pairs(values: dict[str, object]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in values.items()) or "none"
+    return ", ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in values.items()) or "none"
 
 
 def _nvrtc(kernel: Kernel) -> str:

@@ -360,7 +360,7 @@ void mbarrier_arrive_cp_async(u32 bar, bool is_noinc) {
     for (auto& copy : copies) run_copy(*copy);
     arrive_on(*cta, offset, 1, "cp.async.mbarrier.arrive");
   };
-  add_agent(run, [] { return false; });
+  add_arrival(run);
 }
 bool mbarrier_test_wait(u32 bar, u32 parity) {
   current().pc = EMU_HERE;

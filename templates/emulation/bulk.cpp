@@ -93,7 +93,7 @@ void issue_load(u32 dst, u32 bar, u32 bytes, u32 align, const std::vector<Cta*>&
       complete_tx(*cta, barrier.offset, bytes);
     }
   };
-  add_agent(run, [] { return false; });
+  add_arrival(run);
 }
 
 // ------------------------------------------------------------------ additions to global memory
@@ -151,7 +151,7 @@ void issue_store(u32 src, u32 bytes, u32 align, u32 swizzle, const char* what, s
   store->write = [write](BulkStore& s) { write(s.data.data()); };
   fiber.open_stores.push_back(store);
   cta.stores.push_back(store);
-  add_agent([store] { run_store(*store, store->is_read ? false : draw(2) == 0); },
+  add_background([store] { run_store(*store, store->is_read ? false : draw(2) == 0); },
             [store] { return store->is_written; });
 }
 
@@ -287,7 +287,7 @@ void cp_async(u32 dst, const void* src, u32 bytes, u32 source_bytes) {
   copy->source_bytes = source_bytes;
   copy->by = &fiber;
   fiber.open_copies.push_back(copy);
-  add_agent([copy] { run_copy(*copy); }, [copy] { return copy->is_done; });
+  add_background([copy] { run_copy(*copy); }, [copy] { return copy->is_done; });
 }
 void cp_async_commit() {
   Fiber& fiber = current();

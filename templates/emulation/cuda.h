@@ -100,17 +100,6 @@ inline int __mulhi(int x, int y) { return (int)((long long)x * y >> 32); }
 inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
   return (unsigned long long)((unsigned __int128)x * y >> 64);
 }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmaf_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-inline double __fma_rn(double x, double y, double z) { return __builtin_fma(x, y, z); }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline double rsqrt(double x) { return 1.0 / ::sqrt(x); }
-
 namespace emu {
 // Toward zero, saturating; NaN gives 0 for 32 bits and the most negative value (u64: its top bit) for 64 bits.
 template <class To, class From> inline To to_int(From x) {
@@ -124,14 +113,7 @@ template <class To, class From> inline To to_int(From x) {
 }
 }  // namespace emu
 
-inline int __float2int_rz(float x) { return ::emu::to_int<int>(x); }
-inline unsigned __float2uint_rz(float x) { return ::emu::to_int<unsigned>(x); }
-inline long long __float2ll_rz(float x) { return ::emu::to_int<long long>(x); }
-inline unsigned long long __float2ull_rz(float x) { return ::emu::to_int<unsigned long long>(x); }
-inline int __double2int_rz(double x) { return ::emu::to_int<int>(x); }
-inline unsigned __double2uint_rz(double x) { return ::emu::to_int<unsigned>(x); }
-inline long long __double2ll_rz(double x) { return ::emu::to_int<long long>(x); }
-inline unsigned long long __double2ull_rz(double x) { return ::emu::to_int<unsigned long long>(x); }
+#include "intrinsics.h"
 
 inline int min(int x, int y) { return x < y ? x : y; }
 inline int max(int x, int y) { return x > y ? x : y; }
@@ -160,6 +142,47 @@ template <class To, class From> inline To raw(From from) {
 template <class T> inline T* global(u64 p, u32 align) {
   check_aligned((const void*)p, align);
   return (T*)p;
+}
+
+// Atomic operations on memory at `p`; returns the old value.
+enum class Atomic { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
+template <class T> inline T applied(Atomic kind, T old, T x, T y) {
+  if constexpr (T(0.5) == T(0)) {
+    switch (kind) {
+      case Atomic::and_: return old & x;
+      case Atomic::or_: return old | x;
+      case Atomic::xor_: return old ^ x;
+      case Atomic::inc: return old >= x ? 0 : old + 1;
+      case Atomic::dec: return old == 0 || old > x ? x : old - 1;
+      default: break;
+    }
+  }
+  switch (kind) {
+    case Atomic::add: return (T)(old + x);
+    case Atomic::min: return x < old ? x : old;
+    case Atomic::max: return x > old ? x : old;
+    case Atomic::cas: return __builtin_memcmp(&old, &x, sizeof(T)) == 0 ? y : old;
+    default: return x;
+  }
+}
+template <class T> inline T atomic_at(Atomic kind, void* p, T x, T y = T()) {
+  T old;
+  __builtin_memcpy(&old, p, sizeof(T));
+  const T made = applied(kind, old, x, y);
+  __builtin_memcpy(p, &made, sizeof(T));
+  return old;
+}
+// Small floats add through float. TO, FROM: the conversions.
+template <float (*FROM)(unsigned), unsigned short (*TO)(float)> inline u16 atomic_half(void* p, u16 x) {
+  u16 old;
+  __builtin_memcpy(&old, p, 2);
+  const u16 made = TO(FROM(old) + FROM(x));
+  __builtin_memcpy(p, &made, 2);
+  return old;
+}
+inline void* atomic_global(u64 p, u32 align) {
+  before_atomic();
+  return (void*)global<u8>(p, align);
 }
 
 // The kernel with its parameters from memory.

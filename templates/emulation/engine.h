@@ -169,10 +169,12 @@ struct Machine {
   void** params = nullptr;
   std::vector<std::unique_ptr<Cluster>> clusters;
   std::deque<Fiber*> ready;
-  std::vector<Agent> agents;
+  // Copies that somebody may wait for on an mbarrier; work that its own thread's wait does at the latest.
+  std::vector<Agent> arrivals, background;
   std::vector<u8*> stacks;
   u64 random = 0, ticks = 0, progress = 0;
   u32 agent_period = 0, preempt_period = 0;   // 0: never before it must be
+  bool runs_background = false;               // ahead of its wait
   u32 elected = 0;                            // the lane that elect.sync picks
   bool is_random = false;
   void* scheduler_sp = nullptr;
@@ -187,7 +189,8 @@ inline Fiber& current() { return *static_cast<Fiber*>(self); }
 // Scheduling.
 void block(Wait wait, u32 on, const void* pc);   // until somebody calls wake
 void wake(Fiber* fiber);
-void add_agent(std::function<void()> run, std::function<bool()> is_done);
+void add_arrival(std::function<void()> run);
+void add_background(std::function<void()> run, std::function<bool()> is_done);
 u64 draw(u64 below);
 std::string place_of(const Fiber& fiber);
 std::string describe(const Fiber& fiber);

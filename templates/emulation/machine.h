@@ -69,6 +69,10 @@ void fence();                                 // fence.acq_rel
 // ------------------------------------------------------------------ global memory
 void check_aligned(const void* p, u32 bytes);
 
+// Atomic operations: what the address holds, before; the new value is `apply(old)`. Another thread may run first.
+void before_atomic();
+u8* atomic_shared(u32 addr, u32 bytes, bool is_cluster);
+
 // ------------------------------------------------------------------ copies by the block's engines
 enum class Type : u8 { u8_, u16_, u32_, i32_, u64_, i64_, f16, f32, f64, bf16 };
 void cp_async(u32 dst, const void* src, u32 bytes, u32 source_bytes);

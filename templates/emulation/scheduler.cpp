@@ -131,21 +131,38 @@ void end_cluster(size_t i) {
   for (auto& cta : machine.clusters[i]->ctas) {
     for (auto& store : cta->stores) run_store(*store, false);
   }
-  std::vector<Agent> left;                 // what is done may refer to the cluster
-  for (Agent& agent : machine.agents) {
-    if (!agent.is_done()) left.push_back(std::move(agent));
-  }
-  machine.agents.swap(left);
+  drop_done(machine.background);           // what is done may refer to the cluster
   machine.clusters.erase(machine.clusters.begin() + (long)i);
 }
 
 // ------------------------------------------------------------------ choices
-void run_agent() {
-  const size_t i = machine.is_random ? draw(machine.agents.size()) : 0;
-  Agent agent = std::move(machine.agents[i]);
-  machine.agents.erase(machine.agents.begin() + (long)i);
-  if (!agent.is_done()) agent.run();
+void run_one(std::vector<Agent>& agents) {
+  const size_t i = machine.is_random ? draw(agents.size()) : 0;
+  Agent agent = std::move(agents[i]);
+  agents.erase(agents.begin() + (long)i);
+  if (agent.is_done && agent.is_done()) return;
+  agent.run();
   note_progress();
+}
+
+// Asynchronous work that runs now, if any: when no thread can go on, and as the seed has it.
+bool run_agent(bool is_idle) {
+  const bool is_due = machine.agent_period && draw(machine.agent_period) == 0;
+  if (is_due && machine.runs_background && !machine.background.empty() && (machine.arrivals.empty() || draw(2))) {
+    run_one(machine.background);
+    return true;
+  }
+  if (machine.arrivals.empty() || !(is_idle || is_due)) return false;
+  run_one(machine.arrivals);
+  return true;
+}
+
+void drop_done(std::vector<Agent>& agents) {
+  std::vector<Agent> left;
+  for (Agent& agent : agents) {
+    if (!agent.is_done()) left.push_back(std::move(agent));
+  }
+  agents.swap(left);
 }
 
 Fiber* next_fiber() {
@@ -224,10 +241,7 @@ void schedule() {
     if (machine.clusters.empty()) break;
     ++machine.ticks;
     const bool is_idle = machine.ready.empty();
-    if (!machine.agents.empty() && (is_idle || (machine.agent_period && draw(machine.agent_period) == 0))) {
-      run_agent();
-      continue;
-    }
+    if (run_agent(is_idle)) continue;
     if (is_idle) {
       if (retry_waits()) continue;
       machine.report = stall_report();
@@ -237,7 +251,6 @@ void schedule() {
     resume(next_fiber());
     if (machine.has_fault) return;
   }
-  while (!machine.agents.empty()) run_agent();
 }
 
 // ------------------------------------------------------------------ host signals
@@ -292,6 +305,7 @@ void reset(const Launch& launch) {
   machine.is_random = launch.seed != 0;
   static const u32 agent_periods[] = {0, 1, 8, 64, 512}, preempt_periods[] = {0, 4, 16, 64};
   machine.agent_period = machine.is_random ? agent_periods[draw(5)] : 0;
+  machine.runs_background = machine.is_random && draw(3) != 0;
   machine.preempt_period = machine.is_random ? preempt_periods[draw(4)] : 0;
   machine.elected = machine.is_random ? (u32)draw(32) : 0;
   machine.ticks = machine.progress = 0;
@@ -343,8 +357,10 @@ u64 clock() {
   return machine.ticks;
 }
 
-void add_agent(std::function<void()> run, std::function<bool()> is_done) {
-  machine.agents.push_back({std::move(run), std::move(is_done)});
+void add_arrival(std::function<void()> run) { machine.arrivals.push_back({std::move(run), nullptr}); }
+void add_background(std::function<void()> run, std::function<bool()> is_done) {
+  if (machine.background.size() > 4096) drop_done(machine.background);
+  machine.background.push_back({std::move(run), std::move(is_done)});
 }
 
 void preempt() {
@@ -392,7 +408,8 @@ extern "C" int emu_launch(const emu::Launch* launch, void (*entry)(void**), void
   }
   machine.clusters.clear();
   machine.ready.clear();
-  machine.agents.clear();
+  machine.arrivals.clear();
+  machine.background.clear();
   snprintf(text, size, "%s", machine.report.c_str());
   return machine.has_fault;
 }

@@ -98,6 +98,22 @@ void store(u32 addr, const void* from, u32 bytes, bool is_cluster) {
   check_generic_write(*place.cta, place.offset, bytes, "store");
   generic_write(fiber, *place.cta, place.offset, from, bytes);
 }
+void before_atomic() {
+  current().pc = EMU_HERE;
+  preempt();
+}
+u8* atomic_shared(u32 addr, u32 bytes, bool is_cluster) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  preempt();
+  const Place place = locate(addr, bytes, is_cluster, "atomic");
+  if (place.offset % bytes) fault("atomic of %u bytes at %s", bytes, name_of(*place.cta, place.offset).c_str());
+  check_generic_write(*place.cta, place.offset, bytes, "atomic");
+  for (u32 w = place.offset / 4; w <= (place.offset + bytes - 1) / 4; ++w) {
+    place.cta->writers[w] = {fiber.id, fiber.async_fences};
+  }
+  return place.cta->shared + place.offset;
+}
 void store_async(u32 addr, const void* from, u32 bytes, u32 bar) {
   Fiber& fiber = current();
   fiber.pc = EMU_HERE;
@@ -111,7 +127,7 @@ void store_async(u32 addr, const void* from, u32 bytes, u32 bar) {
     generic_write(fiber, *place.cta, place.offset, data.data(), bytes);
     complete_tx(*barrier.cta, barrier.offset, bytes);
   };
-  add_agent(run, [] { return false; });
+  add_arrival(run);
 }
 void fence_async() { ++current().async_fences; }
 void fence() { preempt(); }

@@ -1,6 +1,6 @@
 // wgmma.cpp - warpgroup matrix multiply: descriptors, operand layouts, register fragments, groups.
 // A warp computes its own 16 rows; what the four warps of a group do is independent but for the check that they issue the
-// same instructions. An instruction is issued when its 32 lanes have been there, runs at some time before the wait that
+// same instructions. An instruction is issued when its 32 lanes have come, runs at some time before the wait that
 // covers it, and its accumulator registers hold POISON in between.
 #include "engine.h"
 
@@ -238,7 +238,7 @@ void issue(Warp& warp, WarpMultiply& m, u64 number) {
   std::vector<Fiber*> woken;
   woken.swap(warp.multiply_waiters);
   for (Fiber* f : woken) wake(f);
-  add_agent([&warp, number] { execute_multiplies(warp, number + 1); },
+  add_background([&warp, number] { execute_multiplies(warp, number + 1); },
             [&warp, number] { return warp.num_executed > number; });
 }
 
@@ -299,7 +299,12 @@ void wgmma(const Multiply* form, void* const* d, u32 num_acc, const u32* a_regs,
   m.d[fiber.lane] = (u32*)d[0];
   m.is_fenced = m.is_fenced && fiber.is_fenced;
   if (a_regs) memcpy(m.a_regs[fiber.lane], a_regs, sizeof m.a_regs[0]);
-  if (++m.deposited == 32) issue(warp, m, number);
+  if (++m.deposited == 32) {
+    issue(warp, m, number);
+    return;
+  }
+  warp.multiply_waiters.push_back(&fiber);   // .sync: until all lanes are there
+  block(Wait::wgmma, 0, EMU_HERE);
 }
 void wgmma_fence() { current().is_fenced = true; }
 void wgmma_commit() {
@@ -310,6 +315,7 @@ void wgmma_wait(u32 pending) {
   Fiber& fiber = current();
   fiber.pc = EMU_HERE;
   preempt();
+  warp_converge(EMU_HERE);
   Warp& warp = *fiber.warp;
   fiber.is_fenced = false;
   if (fiber.multiply_groups.size() <= pending) return;
@@ -317,11 +323,6 @@ void wgmma_wait(u32 pending) {
   while (fiber.multiply_groups.size() > pending) {
     until = fiber.multiply_groups.front();
     fiber.multiply_groups.pop_front();
-  }
-  // Every instruction up to there must have been issued by all lanes.
-  while (until > warp.first_multiply && !warp.multiplies[until - 1 - warp.first_multiply].is_issued) {
-    warp.multiply_waiters.push_back(&fiber);
-    block(Wait::wgmma, 0, EMU_HERE);
   }
   execute_multiplies(warp, until);
 }

@@ -307,7 +307,7 @@ FAULTS = {
         "  wgmma_fence();\n": "  st_shared(smem + threadIdx.x * 4, 1.0f); block_sync();\n  wgmma_fence();\n"
     },
     "wgmma of smem .* while a copy into it is in flight": {f"  mbarrier_wait(smem + {A_BYTES + B_BYTES}, 0);\n": ""},
-    "the lanes of a warp issue different": {"smem_desc_k<128>(smem)": "smem_desc_k<128>(smem + lane_id() / 16 * 16)"},
+    "the (lanes of a warp|warps of a warpgroup) issue different": {"smem_desc_k<128>(smem)": "smem_desc_k<128>(smem + lane_id() / 16 * 16)"},
     "the warps of a warpgroup issue different": {"smem_desc_k<128>(smem)": "smem_desc_k<128>(smem + warp_id() * 2048)"},
     "outside the block's": {f"smem + {A_BYTES})": f"smem + {A_BYTES + B_BYTES})"},
     "other lanes to issue a wgmma": {ISSUE: f"if (lane_id() != 3) {ISSUE}"},

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
+from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.indexing import term_sum
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.types import ScalarType
 
 __all__ = [
     "bind_arguments", "combine_lambda", "element_text", "function_name", "neutral",
-    "index_text", "part_type", "return_statement", "sync_text",
+    "index_text", "part_type", "result_statements", "return_statement", "sync_text",
 ]  # fmt: skip
 
 _FUNCTIONS = {
@@ -85,13 +87,13 @@ def _worst(kind: str, dtype: DType) -> str:
 
 
 # ---------------------------------------------------------------------- combine functions
-def bind_arguments(e: Emission, body: Region, count: int) -> tuple[str, str]:
-    """Names for the two arguments of a combine function; the region's arguments are their parts."""
+def bind_arguments(e: Emission, op: Op, body: Region, count: int) -> None:
+    """Names the two arguments of a combine function; the region's arguments are their parts."""
     names = (e.names.fresh("a"), e.names.fresh("b"))
+    e.notes[op] = names
     for i, arg in enumerate(body.args):
         name = names[i // count]
         e.bind(arg, name if count == 1 else f"{name}.get<{i % count}>()")
-    return names
 
 
 def return_statement(e: Emission, op: Yield) -> str:
@@ -103,11 +105,33 @@ def return_statement(e: Emission, op: Yield) -> str:
     return f"return tuple<{types}>({', '.join(texts)});"
 
 
-def combine_lambda(name: str, type_: str, arguments: tuple[str, str], body: str) -> str:
+def combine_lambda(e: Emission, op: Op, name: str, type_: str, body: str) -> str:
     """`auto combine_1 = [&](float a_1, float b_1) -> float { ... };` over the text of the body."""
-    first, second = arguments
+    first, second = e.notes[op]
     head = f"auto {name} = [&]({type_} {first}, {type_} {second}) -> {type_} {{"
-    return f"{head}\n{indent(body.strip(chr(10))) if not body.startswith('  ') else body}\n}};"
+    return f"{head}\n{body}\n}};"
+
+
+# ---------------------------------------------------------------------- results
+def result_statements(e: Emission, results: Sequence[Value], name: str, member: str) -> str:
+    """Moves elements out of an array of values of `part_type` into the results."""
+    lines: list[str] = []
+    for n, result in enumerate(results):
+        if e.users(result):
+            path = f".{member}" if member else ""
+            path += f".get<{n}>()" if len(results) > 1 else ""
+            lines.append(_result(e, result, name, path))
+    return "\n".join(lines)
+
+
+def _result(e: Emission, result: Value, name: str, path: str) -> str:
+    if isinstance(result.type, ScalarType):
+        dtype = result.type.dtype
+        text = f"{name}[0]{path}"
+        if dtype.is_float and dtype.bits < 32:
+            text = f"round_to<{memory_type(dtype)}>({text})"
+        return f"{e.assignment(result, 't')} = {text};"
+    return f"put_all({e.name(result, 'x')}, [&](int i) {{ return {name}[i]{path}; }});"
 
 
 # ---------------------------------------------------------------------- threads

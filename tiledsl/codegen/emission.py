@@ -91,6 +91,7 @@ class Emission:
     """State of one kernel's rendering.
 
     raw: elements of packed tiles as they lie in memory, for values that are such elements.
+    notes: names that belong to an op whose region is being rendered.
     """
 
     def __init__(self, graph: TileGraph, target: Target) -> None:
@@ -105,6 +106,7 @@ class Emission:
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
         self.raw: dict[Value, str] = {}
+        self.notes: dict[Op, tuple[str, str]] = {}
         self._texts: dict[Value, Text] = {}
         self._names: dict[Value, str] = {}
         self._pending: list[str] = []

@@ -287,6 +287,41 @@ def _store_async(match: re.Match[str], o: list[str]) -> str:
     return f"const {kind} v[{count}] = {{{values}}}; ::emu::store_async({o[0]}, v, sizeof v, {o[2]});"
 
 
+_ATOMIC_TYPES: Final = {
+    "u32": "unsigned", "b32": "unsigned", "s32": "int", "u64": "unsigned long long", "b64": "unsigned long long",
+    "s64": "long long", "f32": "float", "f64": "double", "b16": "unsigned short", "f16": "f16", "bf16": "bf16",
+}  # fmt: skip
+
+
+@form(
+    r"(atom|red)(?:\.(?:relaxed|acquire|release|acq_rel))?(?:\.(?:cta|cluster|gpu|sys))?"
+    r"\.(global|shared|shared::cta|shared::cluster)\.(add|min|max|and|or|xor|exch|cas|inc|dec)(?:\.noftz)?"
+    r"\.(u32|b32|s32|u64|b64|s64|f32|f64|b16|f16|bf16)"
+)
+def _atomic(match: re.Match[str], o: list[str]) -> str:
+    result, (address, *values) = ("", o) if match[1] == "red" else (o[0], o[1:])
+    kind = _ATOMIC_TYPES[match[4]]
+    is_half = kind in ("f16", "bf16")
+    size = "2" if is_half else f"sizeof({kind})"
+    if match[2] == "global":
+        pointer = f"::emu::atomic_global({address}, {size})"
+    else:
+        is_cluster = "true" if match[2] == "shared::cluster" else "false"
+        pointer = f"::emu::atomic_shared({address}, {size}, {is_cluster})"
+    if is_half:
+        call = f"::emu::atomic_half<::emu::from_{kind}, ::emu::to_{kind}>({pointer}, {values[0]})"
+    else:
+        name = match[3] + ("_" if match[3] in ("and", "or", "xor") else "")
+        arguments = ", ".join(f"::emu::raw<{kind}>({value})" for value in values)
+        call = f"::emu::atomic_at<{kind}>(::emu::Atomic::{name}, {pointer}, {arguments})"
+    return f"::emu::put({result}, {call});" if result and result != "_" else f"{call};"
+
+
+@form(r"(ld|st)\.(?:relaxed|acquire|release)\.(?:cta|cluster|gpu|sys)\.global(?:\.v(2|4))?\.[busf](8|16|32|64)")
+def _ordered_global(match: re.Match[str], o: list[str]) -> str:
+    return f"::emu::step(); {_global(match, o)}"
+
+
 # ------------------------------------------------------------------ mbarrier
 @form(r"mbarrier\.arrive(\.expect_tx)?(?:\.release\.(?:cta|cluster))?\.shared::(cta|cluster)\.b64")
 def _arrive(match: re.Match[str], o: list[str]) -> str:

@@ -26,6 +26,7 @@ from tiledsl.ir.broadcasting import shape_of
 from tiledsl.ir.builtin import Builtin
 from tiledsl.ir.builtin import method_names
 from tiledsl.ir.builtin import method_of
+from tiledsl.ir.markers import LanguageObject
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import axis_argument
@@ -78,23 +79,23 @@ _DTYPE_PREDICATES: dict[str, Callable[[DType], bool]] = {
     "is_fp32": lambda d: d.name == "f32",
     "is_fp64": lambda d: d.name == "f64",
     "is_fp8": lambda d: d.is_fp8,
-    "is_int": lambda d: not d.is_float,
+    "is_int": lambda d: d.is_int or d.kind == "bool",
     "is_int16": lambda d: d.name == "i16",
     "is_int32": lambda d: d.name == "i32",
     "is_int64": lambda d: d.name == "i64",
     "is_int8": lambda d: d.name == "i8",
     "is_int_signed": lambda d: d.kind == "int",
     "is_int_unsigned": lambda d: d.kind in ("uint", "bool"),
-    "is_ptr": lambda d: False,
+    "is_ptr": lambda d: d.is_pointer,
     "is_uint16": lambda d: d.name == "u16",
     "is_uint32": lambda d: d.name == "u32",
     "is_uint64": lambda d: d.name == "u64",
     "is_uint8": lambda d: d.name == "u8",
 }
 _ATTRIBUTES: dict[type[Type], tuple[str, ...]] = {
-    ScalarType: ("dtype", "ndim", "shape"),
+    ScalarType: ("dtype", "ndim", "shape", "type"),
     TensorType: ("dtype", "ndim", "shape", "strides"),
-    TileType: ("T", "dtype", "ndim", "numel", "shape"),
+    TileType: ("T", "dtype", "ndim", "numel", "shape", "type"),
 }
 
 
@@ -106,6 +107,8 @@ def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
         return _value_attribute(frame, node, base)
     if isinstance(base, DType):
         return _dtype_attribute(base, node.attr)
+    if isinstance(base, LanguageObject):
+        return _member(base, node.attr)
     if isinstance(base, ModuleType):
         return _module_attribute(frame, node, base)
     if isinstance(base, Enum | type | str) or is_number(base) or is_sequence(base):
@@ -117,6 +120,13 @@ def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
         if node.attr == "value":
             return base  # of a tl.constexpr, which is unwrapped already
     raise NameUnresolved(f"{describe(base)} has no attribute {node.attr!r}")
+
+
+def _member(base: LanguageObject, name: str) -> object:
+    found = base.member(name)
+    if found is LanguageObject.MISSING:
+        raise NameUnresolved(f"{describe(base)} has no attribute {name!r}")
+    return found
 
 
 def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
@@ -138,8 +148,10 @@ def _value_fact(frame: Frame, node: ast.Attribute, value: Value) -> object:
             return tuple(_extent(frame, node, value, dim) for dim in range(rank))
         case ((TensorType(dtype=dtype) | TileType(dtype=dtype) | ScalarType(dtype=dtype)), "dtype"):
             return dtype
-        case (TileType(dtype=dtype) | ScalarType(dtype=dtype)), "type":
+        case ScalarType(dtype=dtype), "type":
             return dtype
+        case TileType(shape=shape, dtype=dtype), "type":
+            return BlockType(dtype, shape)
         case ((TensorType(rank=rank) | TileType(rank=rank)), "ndim"):
             return rank
         case TileType(shape=shape), "shape":
@@ -160,7 +172,25 @@ def _extent(frame: Frame, node: ast.Attribute, tensor: Value, dim: int) -> Value
     return builder.value(op(tensor, dim))
 
 
+@dataclass(frozen=True)
+class BlockType(LanguageObject):
+    """The type of a tile, as `x.type` gives it."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def member(self, name: str) -> object:
+        """The element type, the shape, or an attribute of the element type."""
+        if name in ("element_ty", "scalar"):
+            return self.dtype
+        if name == "shape":
+            return self.shape
+        return DtypePredicate(True) if name == "is_block" else _dtype_attribute(self.dtype, name)
+
+
 def _dtype_attribute(dtype: DType, name: str) -> object:
+    if name == "element_ty" and dtype.element is not None:
+        return dtype.element
     if name in _DTYPE_FACTS:
         return _DTYPE_FACTS[name](dtype)
     if name in _DTYPE_PREDICATES:

@@ -31,6 +31,7 @@ from tiledsl.frontend.source import source_of
 from tiledsl.frontend.unsupported import LANGUAGE_MODULE
 from tiledsl.ir import operators
 from tiledsl.ir.builtin import Builtin
+from tiledsl.ir.markers import ObjectMethod
 from tiledsl.ir.markers import RangeSpec
 from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import constexpr
@@ -91,6 +92,8 @@ def call(
             return _call_builtin(frame, node, cast("Builtin[..., object]", callee), args, keywords)
         case BoundMethod(function=function, value=value):
             return _call_builtin(frame, node, function, (value, *args), keywords)
+        case ObjectMethod(function=function, owner=owner):
+            return _call_builtin(frame, node, function, (owner, *args), keywords)
         case DtypePredicate(result=result):
             if args or keywords:
                 raise TypeMismatch("a predicate of a dtype takes no arguments")

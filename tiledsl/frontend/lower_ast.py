@@ -25,8 +25,11 @@ from tiledsl.frontend.source import source_of
 from tiledsl.frontend.specialize import bind
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Value
+from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import describe
 from tiledsl.ir.specs import Spec
+from tiledsl.ir.types import ScalarType
 
 # Modules whose handlers of AST nodes register themselves on import.
 HANDLERS = (attributes, branches, calls, expressions, loops, statements)
@@ -64,6 +67,12 @@ def lower_function(
         frame.variables[name] = graph.body.add_arg(type_, name)
     for name in bound.absent:
         frame.variables[name] = None
+    for name in bound.ones:
+        value = frame.variables[name]
+        assert isinstance(value, Value)
+        if isinstance(value.type, ScalarType):
+            frame.variables[name] = constant(session.builder, 1, value.type.dtype)
+    graph.facts["divisors"] = bound.divisors
     _run(frame, session)
     graph.facts["captures"] = dict(session.captures)
     return graph

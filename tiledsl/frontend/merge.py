@@ -34,7 +34,10 @@ def rebuild(like: object, new: Iterator[object]) -> object:
     """Nested tuples shaped as `like`, with leaves taken from an iterator."""
     if is_sequence(like):
         items = [rebuild(item, new) for item in like]
-        return tuple(items) if isinstance(like, tuple) else items
+        if isinstance(like, tuple):
+            make = getattr(type(like), "_make", tuple)
+            return cast("tuple[object, ...]", make(items))
+        return items
     return next(new)
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from functools import lru_cache
 from types import FunctionType
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import assert_never
 
 from tiledsl.dtypes import BY_USER_NAME
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import pointer_to
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.scope import did_you_mean
@@ -23,6 +25,7 @@ from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.specs import NoneSpec
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorSpec
@@ -119,17 +122,24 @@ def _annotation(given: object) -> Literal["tensor", "constexpr"] | DType | None:
         last = given.strip("'\" ").rsplit(".", 1)[-1]
         if last == "constexpr":
             return "constexpr"
-        return "tensor" if last == "Tensor" else BY_USER_NAME.get(last)
+        if last == "Tensor":
+            return None if given.strip("'\" ").startswith("torch.") else "tensor"
+        return BY_USER_NAME.get(last)
     return None
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Arguments by the part they play: run-time ones with their types, constants, and None."""
+    """Arguments by the part they play: run-time ones with their types, constants, and None.
+
+    divisors: what divides integers and addresses (bytes) for certain. ones: integers that are 1.
+    """
 
     arguments: tuple[tuple[str, Type], ...]
     constants: dict[str, object]
     absent: tuple[str, ...]
+    divisors: dict[str, int] = field(default_factory=dict[str, int])
+    ones: tuple[str, ...] = ()
 
 
 def bind(
@@ -144,6 +154,7 @@ def bind(
     arguments: list[tuple[str, Type]] = []
     constants: dict[str, object] = {}
     absent: list[str] = []
+    divisors = {name: n for name, spec in specs.items() if (n := _divisor(spec)) > 1}
     for parameter in signature.parameters:
         name = parameter.name
         if name in constexprs:
@@ -153,12 +164,23 @@ def bind(
         elif parameter.is_constexpr and not isinstance(specs[name], NoneSpec):
             raise TypeMismatch(f"{signature.name}(): {name!r} is a tl.constexpr, got {specs[name]}")
         else:
-            type_ = argument_type(specs[name])
+            type_ = argument_type(specs[name], parameter.annotation)
             if type_ is None:
                 absent.append(name)
             else:
                 arguments.append((name, type_))
-    return Bound(tuple(arguments), constants, tuple(absent))
+    ones = tuple(n for n, s in specs.items() if isinstance(s, ScalarSpec) and s.one)
+    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones)
+
+
+def _divisor(spec: Spec) -> int:
+    match spec:
+        case TensorSpec(align_bytes=n) | PointerSpec(align_bytes=n) | ScalarSpec(divisible=n):
+            return n
+        case NoneSpec():
+            return 1
+        case _:
+            assert_never(spec)
 
 
 def _check_names(signature: Signature, given: list[str]) -> None:
@@ -181,13 +203,22 @@ def _default(signature: Signature, parameter: Parameter) -> object:
     return parameter.default
 
 
-def argument_type(spec: Spec) -> Type | None:
-    """The type of a run-time argument; None for an argument that is None."""
+def argument_type(
+    spec: Spec, annotation: Literal["tensor", "constexpr"] | DType | None = None
+) -> Type | None:
+    """The type of a run-time argument; None for an argument that is None.
+
+    A tensor is a pointer unless the parameter is annotated `tl.Tensor`; a dtype as annotation fixes
+    the type of a number.
+    """
     match spec:
-        case TensorSpec():
+        case TensorSpec() if annotation == "tensor":
             return TensorType(spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes)
+        case TensorSpec() | PointerSpec():
+            return ScalarType(pointer_to(spec.dtype))
         case ScalarSpec():
-            return ScalarType(spec.dtype)
+            fixed = isinstance(annotation, DType) and not annotation.is_pointer
+            return ScalarType(annotation if fixed else spec.dtype)
         case NoneSpec():
             return None
         case _:

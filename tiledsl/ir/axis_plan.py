@@ -138,3 +138,43 @@ def evaluate(terms: Sequence[tuple[int, int, int]], index: int) -> int:
 def area_bytes(count: int, element_bytes: Sequence[int]) -> int:
     """Bytes of `count` elements of a tuple, each member in an area of its own."""
     return sum(-(-count * size // AREA_BYTES) * AREA_BYTES for size in element_bytes)
+
+
+@dataclass(frozen=True)
+class ScanLevel:
+    """One digit of a scanned axis, from the least significant on.
+
+    lower: (stride, size) of the axis' register digits below it: registers that differ in them only are one block, whose
+    total the level combines.
+    """
+
+    unit: Unit
+    stride: int
+    size: int
+    lower: tuple[tuple[int, int], ...]
+
+    def first(self, register: int) -> int:
+        """The first register of a register's block."""
+        for stride, size in self.lower:
+            register -= register // stride % size * stride
+        return register
+
+    def blocks(self, num_regs: int) -> int:
+        """Blocks among a thread's registers."""
+        return len({self.first(i) for i in range(num_regs)})
+
+
+def scan_levels(layout: Layout, axis: int) -> tuple[ScanLevel, ...]:
+    """The digits of an axis, neighbouring ones of one unit joined."""
+    out: list[ScanLevel] = []
+    lower: tuple[tuple[int, int], ...] = ()
+    for d in layout.dims[axis]:
+        if d.size == 1:
+            continue
+        last = out[-1] if out else None
+        if last is not None and last.unit is d.unit and last.stride * last.size == d.stride:
+            out[-1] = ScanLevel(d.unit, last.stride, last.size * d.size, last.lower)
+        else:
+            out.append(ScanLevel(d.unit, d.stride, d.size, lower))
+        lower = tuple((level.stride, level.size) for level in out if level.unit is Unit.REG)
+    return tuple(out)

@@ -128,7 +128,8 @@ class GlobalMemory:
         """(bytes of a block, offsets into it, lanes that access it) for each block accessed."""
         out: list[tuple[Array, Array, Array]] = []
         left = np.asarray(active, dtype=bool).copy()
-        for block in self._blocks:
+        own = [b for b in self._blocks if origin and b.name == origin]
+        for block in own or self._blocks:
             lanes = left & (at >= block.start) & (at + itemsize <= block.stop)
             if not lanes.any() or (write and not block.array.flags.writeable):
                 continue
@@ -149,7 +150,7 @@ class GlobalMemory:
         lane = tuple(int(i) for i in np.argwhere(left)[0])
         address = int(at[lane])
         message = f"{word} address {address:#x}, outside every tensor"
-        near = [b for b in self._blocks if not origin or b.name == origin]
+        near = [b for b in self._blocks if b.name == origin] or self._blocks
         if near:
             block = min(near, key=lambda b: max(b.start - address, address - b.stop))
             index, rest = divmod(address - block.base, block.array.itemsize)

@@ -74,6 +74,30 @@ def unwrap(value: Any) -> Any:
     return value.value if isinstance(value, constexpr) else value
 
 
+class LanguageObject:
+    """A compile-time object with members of its own in kernels, such as a block pointer."""
+
+    __slots__ = ()
+    MISSING = object()
+
+    def member(self, name: str) -> object:
+        """An attribute, a bound method, or `MISSING`."""
+        raise NotImplementedError(name)
+
+    @staticmethod
+    def method(function: Any, owner: object) -> ObjectMethod:
+        """A builtin with its first argument bound."""
+        return ObjectMethod(function, owner)
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectMethod:
+    """A builtin of the language with the object it is a method of."""
+
+    function: Any
+    owner: object
+
+
 @dataclass(frozen=True)
 class Auto:
     """Default of a constexpr parameter that the compiler picks per launch.

@@ -6,14 +6,18 @@ from tiledsl.dtypes import BY_NAME
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import float64
+from tiledsl.dtypes import int64
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir.addressing import pointer_arithmetic
+from tiledsl.ir.addressing import pointer_dtype
 from tiledsl.ir.broadcasting import unify
 from tiledsl.ir.broadcasting import unify_pair
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import common_dtype
 from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_true
@@ -52,6 +56,8 @@ def binary(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
         raise SyntaxNotSupported(
             "the operator @ is not part of the language", hint="use tl.dot(a, b, acc)"
         )
+    if pointer_dtype(x) or pointer_dtype(y):
+        return pointer_arithmetic(b, symbol, x, y)
     dtype = _operation_dtype(symbol, x, y)
     left, right = unify(b, (x, y), dtype, symbol)
     ops = _ON_BOOLS if dtype.kind == "bool" and symbol in _ON_BOOLS else _BINARY
@@ -114,6 +120,8 @@ def _need_integers(symbol: str, dx: DType, dy: DType) -> None:
 
 def compare(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
     """`x symbol y` as int1, at least one of them a value."""
+    if pointer_dtype(x) != pointer_dtype(y):
+        x, y = (as_value(b, v, int64) if pointer_dtype(v) else v for v in (x, y))
     left, right = unify_pair(b, x, y, symbol)
     return b.value(Compare(_PREDICATES[symbol], left, right))
 

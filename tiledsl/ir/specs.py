@@ -47,12 +47,32 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScalarSpec:
-    """A scalar argument passed by value as `dtype`."""
+    """A scalar argument passed by value as `dtype`.
+
+    divisible: of an integer, 16 when its value is a multiple of 16, else 1. one: whether it is 1.
+    """
 
     dtype: DType
+    divisible: int = 1
+    one: bool = False
 
     def __str__(self) -> str:
-        return f"scalar<{self.dtype}>"
+        facts = f", multiple of {self.divisible}" if self.divisible > 1 else ""
+        return f"scalar<{self.dtype}{facts}{', = 1' if self.one else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class PointerSpec:
+    """A tensor argument that the kernel takes as a pointer.
+
+    dtype: of the elements. align_bytes: of the address, a power of two of at most 16.
+    """
+
+    dtype: DType
+    align_bytes: int = TMA_ALIGN_BYTES
+
+    def __str__(self) -> str:
+        return f"pointer<{self.dtype}, align {self.align_bytes}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +83,7 @@ class NoneSpec:
         return "none"
 
 
-Spec = TensorSpec | ScalarSpec | NoneSpec
+Spec = TensorSpec | PointerSpec | ScalarSpec | NoneSpec
 
 
 class AutoInt(int):

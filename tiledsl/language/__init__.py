@@ -24,6 +24,19 @@ from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import auto
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import tensor
+from tiledsl.ir.ops.atomic_functions import atomic_add
+from tiledsl.ir.ops.atomic_functions import atomic_and
+from tiledsl.ir.ops.atomic_functions import atomic_cas
+from tiledsl.ir.ops.atomic_functions import atomic_max
+from tiledsl.ir.ops.atomic_functions import atomic_min
+from tiledsl.ir.ops.atomic_functions import atomic_or
+from tiledsl.ir.ops.atomic_functions import atomic_xchg
+from tiledsl.ir.ops.atomic_functions import atomic_xor
+from tiledsl.ir.ops.block_functions import advance
+from tiledsl.ir.ops.block_functions import load_tensor_descriptor
+from tiledsl.ir.ops.block_functions import make_block_ptr
+from tiledsl.ir.ops.block_functions import make_tensor_descriptor
+from tiledsl.ir.ops.block_functions import store_tensor_descriptor
 from tiledsl.ir.ops.control import range
 from tiledsl.ir.ops.control import static_range
 from tiledsl.ir.ops.elementwise_functions import abs
@@ -32,7 +45,6 @@ from tiledsl.ir.ops.elementwise_functions import cast
 from tiledsl.ir.ops.elementwise_functions import ceil
 from tiledsl.ir.ops.elementwise_functions import clamp
 from tiledsl.ir.ops.elementwise_functions import cos
-from tiledsl.ir.ops.elementwise_functions import debug_barrier
 from tiledsl.ir.ops.elementwise_functions import erf
 from tiledsl.ir.ops.elementwise_functions import exp
 from tiledsl.ir.ops.elementwise_functions import exp2
@@ -60,7 +72,20 @@ from tiledsl.ir.ops.elementwise_library import mul
 from tiledsl.ir.ops.elementwise_library import sqrt_rn
 from tiledsl.ir.ops.elementwise_library import sub
 from tiledsl.ir.ops.elementwise_library import umulhi
+from tiledsl.ir.ops.elementwise_random import pair_uniform_to_normal
+from tiledsl.ir.ops.elementwise_random import philox
+from tiledsl.ir.ops.elementwise_random import rand
+from tiledsl.ir.ops.elementwise_random import rand4x
+from tiledsl.ir.ops.elementwise_random import randint
+from tiledsl.ir.ops.elementwise_random import randint4x
+from tiledsl.ir.ops.elementwise_random import randn
+from tiledsl.ir.ops.elementwise_random import randn4x
+from tiledsl.ir.ops.elementwise_random import uint_to_uniform_float
 from tiledsl.ir.ops.mma import dot
+from tiledsl.ir.ops.pointer_functions import debug_barrier
+from tiledsl.ir.ops.pointer_functions import load
+from tiledsl.ir.ops.pointer_functions import pointer_type
+from tiledsl.ir.ops.pointer_functions import store
 from tiledsl.ir.ops.program import cdiv
 from tiledsl.ir.ops.program import num_programs
 from tiledsl.ir.ops.program import program_id
@@ -74,6 +99,12 @@ from tiledsl.ir.ops.reduce_functions import reduce
 from tiledsl.ir.ops.reduce_functions import reduce_or
 from tiledsl.ir.ops.reduce_functions import sum
 from tiledsl.ir.ops.reduce_functions import xor_sum
+from tiledsl.ir.ops.scan import associative_scan
+from tiledsl.ir.ops.scan import cumprod
+from tiledsl.ir.ops.scan import cumsum
+from tiledsl.ir.ops.sort import bitonic_merge
+from tiledsl.ir.ops.sort import sort
+from tiledsl.ir.ops.sort import topk
 from tiledsl.ir.ops.tile import arange
 from tiledsl.ir.ops.tile import broadcast_to
 from tiledsl.ir.ops.tile import expand_dims
@@ -85,6 +116,19 @@ from tiledsl.ir.ops.tile import reshape
 from tiledsl.ir.ops.tile import trans
 from tiledsl.ir.ops.tile import zeros
 from tiledsl.ir.ops.tile import zeros_like
+from tiledsl.ir.ops.tile_functions import broadcast
+from tiledsl.ir.ops.tile_functions import cat
+from tiledsl.ir.ops.tile_functions import flip
+from tiledsl.ir.ops.tile_functions import gather
+from tiledsl.ir.ops.tile_functions import histogram
+from tiledsl.ir.ops.tile_functions import interleave
+from tiledsl.ir.ops.tile_functions import join
+from tiledsl.ir.ops.tile_functions import softmax
+from tiledsl.ir.ops.tile_functions import split
+from tiledsl.ir.ops.tile_functions import squeeze
+from tiledsl.ir.ops.tile_functions import swizzle2d
+from tiledsl.ir.ops.tile_functions import unsqueeze
+from tiledsl.ir.ops.tile_functions import view
 from tiledsl.language import extra
 from tiledsl.language import math
 
@@ -94,19 +138,34 @@ __all__ = [
     "Tensor",
     "abs",
     "add",
+    "advance",
     "arange",
     "argmax",
     "argmin",
+    "associative_scan",
     "assume",
+    "atomic_add",
+    "atomic_and",
+    "atomic_cas",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xchg",
+    "atomic_xor",
     "auto",
     "bfloat16",
+    "bitonic_merge",
+    "broadcast",
     "broadcast_to",
     "cast",
+    "cat",
     "cdiv",
     "ceil",
     "clamp",
     "constexpr",
     "cos",
+    "cumprod",
+    "cumsum",
     "debug_barrier",
     "div_rn",
     "dot",
@@ -117,6 +176,7 @@ __all__ = [
     "expand_dims",
     "extra",
     "fdiv",
+    "flip",
     "float16",
     "float32",
     "float64",
@@ -126,15 +186,23 @@ __all__ = [
     "fma",
     "full",
     "full_like",
+    "gather",
+    "histogram",
     "int1",
     "int16",
     "int32",
     "int64",
     "int8",
+    "interleave",
+    "join",
+    "load",
+    "load_tensor_descriptor",
     "log",
     "log2",
     "logical_and",
     "logical_or",
+    "make_block_ptr",
+    "make_tensor_descriptor",
     "math",
     "max",
     "max_constancy",
@@ -145,8 +213,17 @@ __all__ = [
     "mul",
     "multiple_of",
     "num_programs",
+    "pair_uniform_to_normal",
     "permute",
+    "philox",
+    "pointer_type",
     "program_id",
+    "rand",
+    "rand4x",
+    "randint",
+    "randint4x",
+    "randn",
+    "randn4x",
     "range",
     "ravel",
     "reduce",
@@ -155,21 +232,32 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "sin",
+    "softmax",
+    "sort",
+    "split",
     "sqrt",
     "sqrt_rn",
+    "squeeze",
     "static_assert",
     "static_print",
     "static_range",
+    "store",
+    "store_tensor_descriptor",
     "sub",
     "sum",
+    "swizzle2d",
     "tanh",
     "tensor",
+    "topk",
     "trans",
     "uint16",
     "uint32",
     "uint64",
     "uint8",
+    "uint_to_uniform_float",
     "umulhi",
+    "unsqueeze",
+    "view",
     "where",
     "xor_sum",
     "zeros",

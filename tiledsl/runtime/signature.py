@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from tiledsl import dtypes
 from tiledsl.dtypes import DType
 from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import NoneSpec
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorSpec
+from tiledsl.ir.specs import align_of
 from tiledsl.ir.specs import contiguous_strides
 from tiledsl.ir.specs import spec_of
 
@@ -41,9 +44,11 @@ FROM_TORCH: dict[torch.dtype, DType] = {
 }
 TO_TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
-_I32 = ScalarSpec(dtypes.int32)
-_I64 = ScalarSpec(dtypes.int64)
-_U64 = ScalarSpec(dtypes.uint64)
+# By divisibility: any integer, a multiple of 16, 1.
+_I32 = tuple(ScalarSpec(dtypes.int32, n) for n in (1, 16))
+_I64 = tuple(ScalarSpec(dtypes.int64, n) for n in (1, 16))
+_U64 = tuple(ScalarSpec(dtypes.uint64, n) for n in (1, 16))
+_ONE = ScalarSpec(dtypes.int32, 1, one=True)
 _F32 = ScalarSpec(dtypes.float32)
 _I1 = ScalarSpec(dtypes.int1)
 _NONE = NoneSpec()
@@ -86,11 +91,18 @@ class Signature:
         )
 
 
-def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
+def signature(
+    args: Mapping[str, object],
+    *,
+    pointers: Collection[str] = (),
+    plain: Collection[str] = (),
+) -> tuple[Signature, Device | None]:
     """The signature of a call, and the device of its tensors (None when there are no tensors).
 
     Args:
         args: bound arguments by name, without the constexpr ones.
+        pointers: names of parameters that take tensors as pointers.
+        plain: names of parameters whose integers are not looked at.
 
     Raises:
         LaunchError: an argument of an unsupported type or dtype, or tensors on different devices.
@@ -100,7 +112,8 @@ def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
     owner = ""
     for name, value in args.items():
         if has_pointer(value):
-            specs.append(tensor_spec(name, value))
+            is_pointer = name in pointers
+            specs.append(pointer_spec(name, value) if is_pointer else tensor_spec(name, value))
             place = device_of(value)
             if device is None:
                 device, owner = place, name
@@ -109,7 +122,10 @@ def signature(args: Mapping[str, object]) -> tuple[Signature, Device | None]:
                     f"argument {name} is on {place} but argument {owner} is on {device}"
                 )
         else:
-            specs.append(scalar_spec(name, value))
+            found = scalar_spec(name, value)
+            if name in plain and isinstance(found, ScalarSpec):
+                found = ScalarSpec(found.dtype)
+            specs.append(found)
     return Signature(tuple(args), tuple(specs)), device
 
 
@@ -165,6 +181,31 @@ def _new_spec(name: str, tensor: torch.Tensor, low_bits: int) -> TensorSpec:
     return spec_of(dtype, tuple(tensor.shape), tensor.stride(), ptr=low_bits)
 
 
+def pointer_spec(name: str, value: HasPointer) -> PointerSpec:
+    """The spec of a tensor argument that the kernel takes as a pointer.
+
+    Raises:
+        LaunchError: a dtype outside the language; names the argument.
+    """
+    given = getattr(value, "dtype", None)
+    dtype = to_dtype(given)
+    if dtype is None:
+        raise _unsupported(name, given)
+    is_tensor = isinstance(value, torch.Tensor)
+    low_bits = _low_bits(value) if is_tensor else value.data_ptr() & _ALIGN_MASK
+    return _pointers[dtype, low_bits]
+
+
+class _PointerSpecs(dict[tuple[DType, int], PointerSpec]):
+    def __missing__(self, key: tuple[DType, int]) -> PointerSpec:
+        dtype, low_bits = key
+        found = self[key] = PointerSpec(dtype, align_of(low_bits))
+        return found
+
+
+_pointers = _PointerSpecs()
+
+
 def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
     """The spec of a scalar: int is i32, or i64 when it does not fit; float is f32; bool is i1.
 
@@ -188,12 +229,15 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
 
 
 def _int_spec(name: str, value: int) -> ScalarSpec:
+    if value == 1:
+        return _ONE
+    is_multiple = value % 16 == 0
     if -(2**31) <= value < 2**31:
-        return _I32
+        return _I32[is_multiple]
     if -(2**63) <= value < 2**63:
-        return _I64
+        return _I64[is_multiple]
     if 0 <= value < 2**64:
-        return _U64
+        return _U64[is_multiple]
     raise LaunchError(f"argument {name}: {value} does not fit 64 bits")
 
 

@@ -23,6 +23,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.mma import Dot
@@ -77,11 +78,12 @@ class DotLoop:
 
 @dataclass
 class Analysis:
-    """Facts about one tile graph."""
+    """Facts about one tile graph. epilogue_loads: block shapes of loads that feed no dot."""
 
     loops: list[DotLoop] = field(default_factory=list[DotLoop])
     stores: list[Store] = field(default_factory=list[Store])
     declined: list[Declined] = field(default_factory=list[Declined])
+    epilogue_loads: tuple[tuple[int, ...], ...] = ()
 
     def decline(self, what: str, reason: str, loc: SourceLoc | None = None) -> None:
         self.declined.append(Declined(what, reason, loc))
@@ -130,6 +132,17 @@ def constant_value(value: Value) -> bool | int | float | None:
     """The value of a constant scalar, else None."""
     op = value.defining_op
     return op.value if isinstance(op, Constant) else None
+
+
+def always_runs(loop: For) -> bool:
+    """Whether a loop surely has an iteration: from 0 to an extent of a tensor that has a tensor map.
+
+    A tensor without elements has none.
+    """
+    upper = loop.upper.defining_op
+    if constant_value(loop.lower) != 0 or not isinstance(upper, Shape):
+        return False
+    return tensor_type(upper.tensor, "shape").tma
 
 
 def is_zero_tile(value: Value) -> bool:
@@ -195,6 +208,10 @@ def analyze(graph: TileGraph) -> Analysis:
         if found is None:
             return out
         out.loops.append(found)
+    fed = {o.op.id for f in out.loops for o in f.loads}
+    out.epilogue_loads = tuple(
+        o.block_shape for o in graph.find(Load) if o.id not in fed
+    )
     return out
 
 

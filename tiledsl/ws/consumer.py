@@ -24,6 +24,7 @@ from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.role import ClusterRank
@@ -37,6 +38,8 @@ from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import always_runs
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import RoleBuilder
 from tiledsl.ws.partition import constant_step
@@ -169,7 +172,7 @@ class ConsumerBuilder(RoleBuilder):
     def trips_at_top(self, channel: Channel) -> Value:
         """Trip count of a loop, computed before the tile loop (it does not depend on the tile)."""
         saved = dict(self.map)
-        loop = channel.loop.loop
+        loop = self.dot_loop_of(channel).loop
         for v in (loop.lower, loop.upper):
             self.clone_slice(v)
         lower, upper = self.get(loop.lower), self.get(loop.upper)
@@ -270,14 +273,19 @@ class ConsumerBuilder(RoleBuilder):
             self.dot_loop(channel)
 
     # ------------------------------------------------------------------ the dot loop
+    def dot_loop_of(self, channel: Channel) -> DotLoop:
+        """The loop that a channel feeds."""
+        assert channel.loop is not None
+        return channel.loop
+
     def start_accumulators(self, channel: Channel) -> list[Value]:
         """Initial carried values;
 
         accumulators that start from zero are left undefined (scale-d clears them).
         """
-        loop = channel.loop.loop
+        loop = self.dot_loop_of(channel).loop
         init = [self.get(v) for v in loop.init]
-        for dot, zero in zip(channel.loop.dots, channel.loop.zero_init, strict=True):
+        for dot, zero in zip(self.dot_loop_of(channel).dots, self.dot_loop_of(channel).zero_init, strict=True):
             if zero:
                 at = loop.carried.index(dot.acc)
                 type_ = dot.acc.type
@@ -286,13 +294,13 @@ class ConsumerBuilder(RoleBuilder):
         return init
 
     def acc_indices(self, channel: Channel) -> list[int]:
-        return [channel.loop.loop.carried.index(d.acc) for d in channel.loop.dots]
+        return [self.dot_loop_of(channel).loop.carried.index(d.acc) for d in self.dot_loop_of(channel).dots]
 
     def loop_body(
         self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None
     ) -> list[Value]:
         """One iteration up to and including the commit; returns the next carried values."""
-        loop = channel.loop.loop
+        loop = self.dot_loop_of(channel).loop
         self.map[loop.iv] = iv
         self.map.update(zip(loop.carried, carried, strict=True))
         self.keep = keep
@@ -305,14 +313,14 @@ class ConsumerBuilder(RoleBuilder):
                     self.b.add(mma.Fence())
                     fenced = True
                 self.clone(op)
-        self.b.add(mma.Commit(loc=channel.loop.dots[-1].loc))
+        self.b.add(mma.Commit(loc=self.dot_loop_of(channel).dots[-1].loc))
         end = loop.body.terminator
         assert isinstance(end, Yield)
         return [self.get(v) for v in end.values]
 
     def dot_loop(self, channel: Channel) -> None:
         """for: get, issue, commit, wait<P-1>, release the slot P-1 back; drain after the loop."""
-        b, plan, loop = self.b, self.plan, channel.loop.loop
+        b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
         step, P = constant_step(loop), plan.mma_depth
         lower, upper = self.loop_bounds(loop, step)
         init = self.start_accumulators(channel)
@@ -332,7 +340,7 @@ class ConsumerBuilder(RoleBuilder):
         saved = dict(self.map)
         with b.at(body), b.located(loop.loc):
             keep = (
-                b.value(Compare("ne", iv, lower), "keep") if any(channel.loop.zero_init) else None
+                b.value(Compare("ne", iv, lower), "keep") if any(self.dot_loop_of(channel).zero_init) else None
             )
             values = self.loop_body(channel, iv, carried, keep)
             if P == 1:
@@ -353,7 +361,7 @@ class ConsumerBuilder(RoleBuilder):
         """As `dot_loop`, with the first iterations peeled and a chunk of the previous tile stored
         under each.
         """
-        b, plan, loop = self.b, self.plan, channel.loop.loop
+        b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
         step, P = constant_step(loop), plan.mma_depth
         lower, upper = self.loop_bounds(loop, step)
         store = self.deferred_store
@@ -372,7 +380,7 @@ class ConsumerBuilder(RoleBuilder):
             b.add(branch)
             with b.at(branch.then), b.located(loop.loc):
                 keep = (
-                    b.value(Constant(0, int1)) if j == 0 and any(channel.loop.zero_init) else None
+                    b.value(Constant(0, int1)) if j == 0 and any(self.dot_loop_of(channel).zero_init) else None
                 )
                 b.add(Yield(tuple(self.loop_body(channel, iv, values, keep))))
             with b.at(branch.orelse):
@@ -441,12 +449,12 @@ class ConsumerBuilder(RoleBuilder):
         """Hand over the order, drain, release what is still borrowed, and give the results their
         meaning.
         """
-        b, plan, loop = self.b, self.plan, channel.loop.loop
+        b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
         if plan.ping_pong:
             b.add(NamedArrive(self.other_warpgroup(), self.order_barrier, 256))
         values = self.wait(channel, values, 0)
         trips: Value | None = None
-        if P > 1 or plan.ping_pong or any(channel.loop.zero_init):
+        if P > 1 or plan.ping_pong or any(self.dot_loop_of(channel).zero_init):
             trips = self.trip_count(lower, upper, constant_step(loop))
         for i in range(P - 1):
             assert trips is not None
@@ -462,7 +470,7 @@ class ConsumerBuilder(RoleBuilder):
                 else b.value(Mul(trips, self.const(plan.num_consumers - 1)))
             )
             b.add(aref.Skip(channel.aref, count))
-        if any(channel.loop.zero_init):
+        if any(self.dot_loop_of(channel).zero_init):
             assert trips is not None
             values = self.zero_if_empty(channel, values, trips)
         if plan.split_k > 1:
@@ -470,30 +478,24 @@ class ConsumerBuilder(RoleBuilder):
         self.map.update(zip(loop.results, values, strict=True))
 
     def zero_if_empty(self, channel: Channel, values: list[Value], trips: Value) -> list[Value]:
-        """Accumulators that no iteration wrote are zero."""
+        """Accumulators that no iteration wrote are zero.
+
+        A select on reading them, not a branch that clears them: with a write to the accumulators
+        beside the wgmmas' ptxas injects waits (C7517, C7519).
+        """
         b = self.b
-        at = [
-            i for i, z in zip(self.acc_indices(channel), channel.loop.zero_init, strict=True) if z
-        ]
+        loop = self.dot_loop_of(channel)
+        if self.plan.split_k == 1 and always_runs(loop.loop):
+            return values
         empty = b.value(Compare("eq", trips, self.const(0)), "empty")
-        branch = If(
-            empty,
-            result_types=tuple(values[i].type for i in at),
-            names=tuple(values[i].name for i in at),
-        )
-        b.add(branch)
-        with b.at(branch.then):
-            zeros: list[Value] = []
-            for i in at:
-                type_ = values[i].type
-                assert isinstance(type_, TileType)
-                zeros.append(b.value(Splat(b.value(Constant(0, type_.dtype)), type_.shape)))
-            b.add(Yield(tuple(zeros)))
-        with b.at(branch.orelse):
-            b.add(Yield(tuple(values[i] for i in at)))
         out = list(values)
-        for i, r in zip(at, branch.results, strict=True):
-            out[i] = r
+        for i, zero in zip(self.acc_indices(channel), loop.zero_init, strict=True):
+            type_ = values[i].type
+            if not zero or not isinstance(type_, TileType):
+                continue
+            nothing = b.value(Splat(b.value(Constant(0, type_.dtype)), type_.shape))
+            where = b.value(Splat(empty, type_.shape))
+            out[i] = b.value(Select(where, nothing, values[i]), values[i].name)
         return out
 
     def reduce_over_cluster(self, channel: Channel, values: list[Value]) -> list[Value]:

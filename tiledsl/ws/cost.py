@@ -21,6 +21,8 @@ START_CLOCKS = 2500
 REDUCE_CLOCKS = 1500
 DSMEM_BYTES_PER_CLOCK = 20.0
 OUTSIDE_BYTES_PER_CLOCK = 25.0
+REREAD_SHARE = 0.3
+ROW_SWITCH_BYTES = 5.0
 L2_BYTES_PER_CLOCK = 58.0
 HBM_BYTES_PER_CLOCK = 2450.0
 CLOCK_GHZ = 1.7
@@ -37,6 +39,7 @@ class Problem:
     itemsize: bytes of an operand element. pitch_128: row pitches are multiples of 128 bytes.
     operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes
     written.
+    rereads: programs that read the larger operand's tiles.
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
     """
 
@@ -50,6 +53,7 @@ class Problem:
     staged: bool
     dots: int = 1
     padding: tuple[float, float] = (0.0, 0.0)
+    rereads: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     if plan.split_k > 1:
         body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
     active = min(tiles * plan.cluster_size, num_sms) / num_sms
-    hbm = (p.operand_bytes + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
+    read = p.operand_bytes * (1 + REREAD_SHARE * (p.rereads - 1)) if p.rereads <= 4 else p.operand_bytes
+    chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
+    hbm = (read * chunk + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
     outside = (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
     hbm += waves * trips * outside / OUTSIDE_BYTES_PER_CLOCK
     if plan.cluster_size > 1:

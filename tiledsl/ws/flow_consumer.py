@@ -105,7 +105,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             return
         if isinstance(op, For) and op.id in self.by_loop:
             self.flow_loop(self.by_loop[op.id])
-            self.release_outer(op)
+            self.release_outer(op, late=None)
             return
         super().clone(op)
 
@@ -113,8 +113,12 @@ class FlowConsumerBuilder(ConsumerBuilder):
         found = operand_load(v)
         return found is not None and (found[0].id in self.load_ids or found[0].id in self.outer)
 
-    def release_outer(self, loop: For) -> None:
-        """Gives back loads made before the loop once no later flow loop reads them."""
+    def release_outer(self, loop: For, late: set[int] | None) -> None:
+        """Gives back loads made before the loop once no later flow loop reads them.
+
+        late: dots that still follow for the last iteration (before they are issued), or None after
+        the loop.
+        """
         flows = list(self.by_loop)
         later = flows[flows.index(loop.id) + 1 :]
         for item in self.flow.outer:
@@ -123,8 +127,21 @@ class FlowConsumerBuilder(ConsumerBuilder):
                 for f in self.flow.loops
                 if any(o.op is item.op for d in f.dots for o in d.loads)
             ]
-            if loop.id in users and not any(u in later for u in users):
+            if loop.id not in users or any(u in later for u in users):
+                continue
+            readers = {
+                d.dot.id
+                for d in self.by_loop[loop.id].dots
+                if any(o.op is item.op for o in d.loads)
+            }
+            early = bool(self.late_of(loop)) and not readers & self.late_of(loop)
+            if early == (late is not None):
                 self.b.add(aref.Consumed(self.outer[item.op.id]))
+
+    def late_of(self, loop: For) -> set[int]:
+        """Dots of a loop that run one iteration behind."""
+        flow, schedule = self.by_loop[loop.id], self.schedules[loop.id]
+        return {d.dot.id for d, n in zip(flow.dots, schedule.distance, strict=True) if n}
 
     # ------------------------------------------------------------------ one loop
     def flow_loop(self, flow: FlowLoop) -> None:
@@ -164,6 +181,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         branch = If(some, result_types=tuple(v.type for v in init))
         b.add(branch)
         with b.at(branch.orelse):
+            self.release_outer(loop, late=self.late_of(loop))
             b.add(Yield(tuple(init)))
         with b.at(branch.then), b.located(loop.loc):
             first = _Iteration(dict(self.map), set())
@@ -172,6 +190,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             self.run(flow, schedule.first, first, None)
             start = self.state_of(flow, first, early, state)
             after = self.steady(flow, schedule, lower, upper, start, early, state)
+            self.release_outer(loop, late=self.late_of(loop))
             last = _Iteration(dict(self.map), set())
             last.values.update(zip(state, after[len(early) :], strict=True))
             self.run(flow, schedule.last, None, last)

@@ -83,6 +83,8 @@ def plan_flow(
         if depth >= 2:
             break
     depth = min(depth, 4)
+    used = outer + staging * buffers + depth * sum(groups.values())
+    outer_stages = 2 if outer and base.persistent and used + outer <= target.smem_bytes - 1024 else 1
     if overrides.num_stages is not None:
         if overrides.num_stages > depth:
             return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
@@ -93,6 +95,7 @@ def plan_flow(
     plan = replace(
         base,
         num_stages=depth,
+        outer_stages=outer_stages,
         store_buffers=buffers,
         longest_first=longest if base.persistent else -1,
         group_axis=axis,

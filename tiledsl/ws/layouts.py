@@ -22,6 +22,7 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops import tile_moves
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
@@ -30,6 +31,7 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.ops.scan import Scan
 from tiledsl.ir.types import TileType
 from tiledsl.ws.links import links
 
@@ -125,6 +127,16 @@ def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
         yield from zip(op.results, op.accs, strict=True)
     elif isinstance(op, Reduce):
         yield from ((op.inputs[0], v) for v in op.inputs[1:])
+    elif isinstance(op, Scan):
+        yield from ((op.inputs[0], v) for v in (*op.inputs[1:], *op.results))
+    elif isinstance(op, tile_moves.Join):
+        yield (op.a, op.b)
+    elif isinstance(op, tile_moves.Split):
+        yield op.results
+    elif isinstance(op, tile_moves.Gather):
+        yield (op.index, op.result)
+    elif isinstance(op, tile_moves.Histogram) and op.mask is not None:
+        yield (op.a, op.mask)
     elif op.opcode.startswith("elementwise."):
         tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
         yield from ((tiles[0], v) for v in tiles[1:])
@@ -189,8 +201,8 @@ def _warp_order(
     combined = {
         axis
         for op in ops
-        if isinstance(op, Reduce) and op.inputs[0] in group
-        for axis in op.axes
+        if isinstance(op, Reduce | Scan) and op.inputs[0] in group
+        for axis in (op.axes if isinstance(op, Reduce) else (op.axis,))
     }
     free = [d for d in order if d not in combined]
     if prod(shape[d] for d in free) < num_warps:
@@ -255,13 +267,16 @@ def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
         for link in list(links(op)):
             have, out = _layout(link.operand), _layout(link.result)
             want = link.up(out) if link.up is not None else None
-            if want is not None:
-                if not have.same_places(want):
-                    _convert_operand(graph, op, link.operand, want)
-                    notes.append(_note(op, link.operand, have, want))
-                continue
             made = link.down(have) if link.down is not None else None
-            if made is not None and not made.same_places(out):
+            is_met = (want is not None and have.same_places(want)) or (
+                made is not None and made.same_places(out)
+            )
+            if is_met or not link.strict:
+                continue
+            if want is not None:
+                _convert_operand(graph, op, link.operand, want)
+                notes.append(_note(op, link.operand, have, want))
+            elif made is not None:
                 _convert_result(graph, op, link.result, made, out)
                 notes.append(_note(op, link.result, made, out))
     return notes

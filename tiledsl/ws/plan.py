@@ -25,6 +25,19 @@ class Overrides:
     swap_operands: bool | None = None
 
     @property
+    def structural(self) -> bool:
+        """Whether any is set that only a specialised kernel can honour."""
+        return bool(
+            self.ping_pong
+            or self.warp_specialize
+            or self.swap_operands
+            or self.num_consumers
+            or self.mma_depth
+            or (self.cluster or 1) > 1
+            or (self.split_k or 1) > 1
+        )
+
+    @property
     def given(self) -> dict[str, object]:
         """The overrides that are set."""
         return {

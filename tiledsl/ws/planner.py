@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
+from math import prod
 
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
@@ -52,8 +53,25 @@ class KernelShape:
     single_top_store: Store | None
     num_stores: int
     out_bits: int
-    extra_regs: int
+    epilogue_loads: tuple[tuple[int, ...], ...]
+    probe: tuple[int, int]
     top_level: bool
+
+    def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Registers of tiles that the epilogue loads: a row keeps 2 of 8 columns in a thread."""
+        groups = plan.warpgroups_per_tile
+        total = 0
+        for shape in self.epilogue_loads:
+            wide = [self.extent(n, tile) for n in shape if n > 1]
+            elements = prod(wide)
+            total += elements // 4 if len(wide) < 2 else elements // (128 * groups)
+        return total
+
+    def extent(self, n: int, tile: tuple[int, int, int]) -> int:
+        """An extent of the probed kernel in a kernel of another tile."""
+        if n == self.probe[1]:
+            return tile[1]
+        return tile[0] if n == self.probe[0] else n
 
 
 def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
@@ -67,6 +85,8 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         axes_a |= a
         axes_b |= b
         bounds |= program_axes(found.loop.lower) | program_axes(found.loop.upper)
+    acc = first.dots[0].acc.type
+    assert isinstance(acc, TileType)
     stores = analysis.stores
     tops = [s for s in stores if s.parent is body]
     top_level = all(f.loop.parent is body for f in analysis.loops)
@@ -84,7 +104,8 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         tops[0] if len(tops) == 1 and len(stores) == 1 else None,
         len(stores),
         out_bits,
-        0,
+        analysis.epilogue_loads,
+        (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
     )
 
@@ -120,18 +141,36 @@ def accumulator_regs(plan: Plan, tile: tuple[int, int, int], dots: int) -> int:
     return tile[0] * tile[1] * dots // (128 * plan.warpgroups_per_tile)
 
 
-def structures(tile: tuple[int, int, int], dots: int) -> Iterator[Plan]:
-    """Plans that differ in how warpgroups share the work, for one tile."""
+@dataclass(frozen=True)
+class Ranked:
+    """A priced plan of a tile. registers: accumulators, results and epilogue tiles of a thread."""
+
+    cost: Cost
+    plan: Plan
+    tile: tuple[int, int, int]
+    registers: int
+
+
+def structures(
+    tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
+) -> Iterator[Plan]:
+    """Plans that differ in how warpgroups share the work, for one tile.
+
+    swap: whether the operands must (not) be swapped; by default only where rows need it.
+    """
     M, N, _ = tile
+    dots = shape.num_dots
     for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
-        if rows % 64 or cols % 8 or cols > 512:
+        if rows % 64 or cols % 8 or cols > 512 or swap == (not swapped):
             continue
+        # An operand that is contiguous along the columns is cut in boxes of 64 of them.
+        part = 64 if shape.mn_major[0 if swapped else 1] else 8
         for n in (1, 2, 3):
             for split in (0, 1):
                 if split == 0 and (rows % (64 * n) or cols > 256):
                     continue
                 if split == 1 and (
-                    n == 1 or cols % (8 * n) or cols // n > 256 or rows % (64 * n) == 0
+                    n == 1 or cols % (part * n) or cols // n > 256 or rows % (64 * n) == 0
                 ):
                     continue
                 base = Plan(
@@ -142,7 +181,7 @@ def structures(tile: tuple[int, int, int], dots: int) -> Iterator[Plan]:
                     yield base
         if cols <= 256 and rows * cols * dots // 128 <= 192:
             yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
-        if not swapped and M % 64 == 0 and N % 8 == 0:
+        if swap is None and not swapped and M % 64 == 0 and N % 8 == 0:
             break
 
 
@@ -157,7 +196,7 @@ class Planner:
     # ------------------------------------------------------------------ one tile
     def plans(self, tile: tuple[int, int, int], problem: Problem) -> Iterator[tuple[Cost, Plan]]:
         """Legal plans of a tile with their cost."""
-        for base in structures(tile, self.shape.num_dots):
+        for base in structures(tile, self.shape, self.overrides.swap_operands):
             for plan in self.variants(base, tile, problem):
                 done = self.complete(plan, tile, problem)
                 if done is not None and self.allowed(done):
@@ -234,6 +273,9 @@ class Planner:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
         s = self.shape
         regs = accumulator_regs(plan, tile, s.num_dots)
+        extra = s.epilogue_regs(plan, tile)
+        if regs + extra > (200 if p.staged else 128) and (extra or not p.staged):
+            return None
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
             p.staged
@@ -244,7 +286,7 @@ class Planner:
             and s.num_loops == 1
             and waves > 1
             and plan.mma_depth <= 2
-            and regs * (1 + s.out_bits / 32) + s.extra_regs
+            and regs * (1 + s.out_bits / 32) + extra
             <= (200 if plan.num_consumers < 3 else 140)
         )
         plan = replace(plan, deferred=deferred)
@@ -255,7 +297,7 @@ class Planner:
             reduce = owned * (plan.split_k - 1) * regs * 512
             room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
             depth = min(MAX_STAGES, room // slot)
-            if depth >= 4 or buffers == 1:
+            if depth >= (self.overrides.num_stages or 4) or buffers == 1:
                 plan = replace(plan, store_buffers=buffers)
                 break
         if self.overrides.num_stages is not None:
@@ -333,18 +375,23 @@ class Planner:
         self,
         tiles: list[tuple[int, int, int]],
         problem_of: Callable[[tuple[int, int, int]], Problem],
-    ) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
+    ) -> list[Ranked]:
         """Plans over all tiles, cheapest first. Raises ScheduleError when overrides leave none."""
-        found: list[tuple[Cost, Plan, tuple[int, int, int]]] = []
+        found: list[Ranked] = []
         for tile in tiles:
             problem = problem_of(tile)
-            found.extend((cost, plan, tile) for cost, plan in self.plans(tile, problem))
-        found.sort(
-            key=lambda item: (item[0].clocks, -item[2][0] * item[2][1], item[1].num_consumers)
-        )
-        if not found and self.overrides.given:
+            for cost, plan in self.plans(tile, problem):
+                found.append(Ranked(cost, plan, tile, self.registers_of(plan, tile)))
+        found.sort(key=lambda r: (r.cost.clocks, -r.tile[0] * r.tile[1], r.plan.num_consumers))
+        if not found and self.overrides.structural:
             raise self.refusal(tiles)
         return found
+
+    def registers_of(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Registers of a consumer thread that tiles take at the fullest point."""
+        regs = accumulator_regs(plan, tile, self.shape.num_dots)
+        held = regs * self.shape.out_bits // 32 if plan.deferred else 0
+        return regs + held + self.shape.epilogue_regs(plan, tile)
 
     def refusal(self, tiles: list[tuple[int, int, int]]) -> ScheduleError:
         """Why the overrides leave no plan."""

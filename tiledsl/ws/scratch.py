@@ -21,7 +21,9 @@ from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.budget import SmemPlan
 
-ALIGN_BYTES = 16
+ALIGN_BYTES = 128
+SMALL_BYTES = 1024
+"""Ops that need no more have shared memory of their own; larger ones share one buffer, with a barrier before."""
 
 
 def assign_scratch(
@@ -33,9 +35,34 @@ def assign_scratch(
     the role is the whole CTA.
     """
     wanting = [op for op in role.body.walk() if requested_bytes(op)]
-    guarded = [_may_run_again(graph, op) and _is_alone(op, wanting) for op in wanting]
-    for op, guard in zip(wanting, guarded, strict=True):
-        _assign(graph, role, op, plan, top, barrier, guarded=guard)
+    small = [op for op in wanting if requested_bytes(op) <= SMALL_BYTES]
+    large = [op for op in wanting if op not in small]
+    guarded = [_may_run_again(graph, op) and _is_alone(op, small) for op in small]
+    for op, guard in zip(small, guarded, strict=True):
+        at = plan.take(
+            f"{op.opcode.rpartition('.')[2]} scratch",
+            padded_bytes(op) * role.instances,
+            align=ALIGN_BYTES,
+            detail=op.loc.short if op.loc else "",
+            hint="a smaller tile",
+        )
+        _assign(graph, role, op, top, at, barrier, guarded=guard)
+    if large:
+        biggest = max(large, key=padded_bytes)
+        at = plan.take(
+            "exchange between threads",
+            padded_bytes(biggest) * role.instances,
+            detail=f"shared by {len(large)} ops; {biggest.opcode.rpartition('.')[2]} needs all",
+            hint="a smaller tile, or fewer changes of layout",
+        )
+        for i, op in enumerate(large):
+            again = len(large) > 1 and i > 0
+            _assign(graph, role, op, top, at, barrier, guarded=again or _may_run_again(graph, op))
+
+
+def padded_bytes(op: Op) -> int:
+    """Bytes that an op gets: a multiple of the alignment."""
+    return -(-requested_bytes(op) // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def requested_bytes(op: Op) -> int:
@@ -58,24 +85,9 @@ def _is_alone(op: Op, wanting: list[Op]) -> bool:
 
 
 def _assign(
-    graph: TileGraph,
-    role: Role,
-    op: Any,
-    plan: SmemPlan,
-    top: Builder,
-    barrier: int,
-    *,
-    guarded: bool,
+    graph: TileGraph, role: Role, op: Any, top: Builder, at: int, barrier: int, *, guarded: bool
 ) -> None:
-    num_bytes = -(-requested_bytes(op) // ALIGN_BYTES) * ALIGN_BYTES
-    name = op.opcode.rpartition(".")[2]
-    at = plan.take(
-        f"{name} scratch",
-        num_bytes * role.instances,
-        align=ALIGN_BYTES,
-        detail=op.loc.short if op.loc else "",
-        hint="a smaller tile",
-    )
+    num_bytes = padded_bytes(op)
     type_ = SmemType((num_bytes,), uint8, 0, 0)
     buffer = top.value(smem.Buffer(type_, role.instances, at, loc=op.loc), "scratch")
     if role.instances > 1:

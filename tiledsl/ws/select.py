@@ -38,6 +38,7 @@ from tiledsl.ws.cost import Problem
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
+from tiledsl.ws.planner import Ranked
 from tiledsl.ws.planner import kernel_shape
 from tiledsl.ws.planner import stored_geometry
 
@@ -83,48 +84,69 @@ class RequestLike(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """A priced plan with the graph it is for."""
+    """A priced plan with the graph it is for. registers: that it takes of a consumer thread."""
 
     graph: TileGraph
     plan: Plan
     cost: Cost
+    registers: int
+
+
+@dataclass
+class Ranking:
+    """Plans of one launch, cheapest first; graphs are lowered when a plan is taken.
+
+    graph: for the single-role kernel. declined: why nothing is specialised, when there are no plans.
+    """
+
+    graph: TileGraph
+    declined: list[Declined] = field(default_factory=list[Declined])
+    items: list[Ranked] = field(default_factory=list[Ranked])
+    lower: Callable[[tuple[int, int, int]], TileGraph] | None = None
+
+    def take(self, limit: int) -> Choice | None:
+        """The cheapest plan left that takes at most `limit` registers; it leaves the ranking."""
+        for at, item in enumerate(self.items):
+            if item.registers <= limit:
+                del self.items[at]
+                assert self.lower is not None
+                return Choice(self.lower(item.tile), item.plan, item.cost, item.registers)
+        return None
 
 
 def choose(
     request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]
-) -> tuple[list[Choice], list[Declined], TileGraph]:
-    """Ranked plans (none when the kernel is not specialised), the reasons, and the graph for the
-    single role.
-    """
+) -> Ranking:
+    """The plans of a launch, or the reasons why the kernel is not specialised."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
     probe = {k: AutoInt(_first(k, v), k) if k in autos else v for k, v in request.constants.items()}
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
+
+    def plain(declined: list[Declined]) -> Ranking:
+        return Ranking(_single_graph(request, lower, graph, autos, fixed), declined)
+
     if request.overrides.warp_specialize is False:
-        off = Declined("warp_specialize", "switched off by the launch option")
-        return [], [off], _single_graph(request, lower, graph, autos, fixed)
+        return plain([Declined("warp_specialize", "switched off by the launch option")])
     if not analysis.loops or analysis.declined:
-        return [], analysis.declined, _single_graph(request, lower, graph, autos, fixed)
+        return plain(analysis.declined)
     selector = _Selector(request, graph, analysis, autos, fixed)
     ranked = selector.rank()
     if not ranked:
-        why = Declined(
-            "warp_specialize",
-            "no plan fits registers and shared memory",
-            analysis.loops[0].loop.loc,
-        )
-        return [], [why], _single_graph(request, lower, graph, autos, fixed)
-    graphs: dict[tuple[tuple[str, object], ...], TileGraph] = {}
-    out: list[Choice] = []
-    for cost, plan, tile in ranked[:3]:
-        values = {**fixed, **selector.constants_of(tile)}
-        key = tuple(sorted((k, v) for k, v in values.items() if k in autos))
-        if key not in graphs:
-            same = all(probe[k] == v for k, v in key)
-            graphs[key] = graph if same else lower(request, values)
-        out.append(Choice(graphs[key], plan, cost))
-    return out, [], out[0].graph
+        at = analysis.loops[0].loop.loc
+        return plain([Declined("warp_specialize", "no plan fits registers and shared memory", at)])
+    graphs: dict[tuple[int, int, int], TileGraph] = {}
+
+    def lowered(tile: tuple[int, int, int]) -> TileGraph:
+        if tile not in graphs:
+            values = {**fixed, **selector.constants_of(tile)}
+            same = all(probe[k] == values[k] for k in autos)
+            graphs[tile] = graph if same else lower(request, values)
+        return graphs[tile]
+
+    single = _single_graph(request, lower, graph, autos, fixed)
+    return Ranking(single, [], ranked, lowered)
 
 
 def _first(name: str, auto: Auto) -> int:
@@ -222,6 +244,8 @@ class _Selector:
                 free[d] = choices if d not in free else tuple(c for c in free[d] if c in choices)
         M, N, K = (free.get(d, (n,)) for d, n in zip("MNK", self.probe_tile, strict=True))
         out = [(m, n, k) for m in M for n in N for k in K]
+        # Longer rows of K pay where little is computed on them.
+        out = [t for t in out if t[2] * self.shape.itemsize <= 128 or t[0] <= 32 or "K" not in free]
         if any(len(dims) > 1 for dims in self.dims.values()):
             out = [t for t in out if self.consistent(t)]
         return out
@@ -233,7 +257,7 @@ class _Selector:
     def default_choices(self, dim: str) -> tuple[int, ...]:
         s = self.shape
         if dim == "K":
-            return (128 // s.itemsize,)
+            return tuple(n // s.itemsize for n in (128, 256, 512))
         side = 0 if dim == "M" else 1
         listed = ALL_M if dim == "M" else ALL_N
         return tuple(n for n in listed if n % 64 == 0) if s.mn_major[side] else listed
@@ -281,7 +305,14 @@ class _Selector:
             self.staged,
             self.shape.num_dots,
             self.padding(tile, grid),
+            self.rereads(grid),
         )
+
+    def rereads(self, grid: Grid) -> int:
+        """How many programs read each tile of the operand with the most bytes."""
+        found = self.analysis.loops[0]
+        largest = max(found.loads, key=lambda o: self.bytes_of({o.op.tensor.name}))
+        return prod(grid[axis] for axis in range(3) if axis not in largest.axes)
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
         """Per operand, the share of the loaded rows that lies outside of the tensor."""
@@ -308,6 +339,6 @@ class _Selector:
                 total += given.elements * spec.dtype.bytes
         return total
 
-    def rank(self) -> list[tuple[Cost, Plan, tuple[int, int, int]]]:
+    def rank(self) -> list[Ranked]:
         planner = Planner(self.shape, self.request.overrides, self.request.target)
         return planner.best(self.tiles(), self.problem)

@@ -99,8 +99,6 @@ class Lowering:
         for op in list(self.graph.walk()):
             if isinstance(op, mma.Dot):
                 self.lower_dot(op)
-            elif isinstance(op, tile.ConvertLayout):
-                self.lower_convert(op)
         for role in self.graph.find(Role):
             assign_scratch(self.graph, role, self.smem, self.top)
         self.smem.check(self.target)
@@ -147,21 +145,6 @@ class Lowering:
         for old, new in ((op.result, issue.result), (op.result, wait.results[0])):
             new.type = old.type
         self.graph.replace_uses(op.result, wait.results[0])
-        self.graph.erase(op)
-
-    def lower_convert(self, op: tile.ConvertLayout) -> None:
-        b = self.at(op)
-        type_ = op.a.type
-        assert isinstance(type_, TileType)
-        flat = SmemType(type_.shape, type_.dtype, type_.rank - 1, 0)
-        buffer = self.buffer(flat, op.a.name or "tile", op)
-        b.add(smem.Write(buffer, op.a, (0,) * type_.rank))
-        b.add(barrier.CtaSync())
-        read = smem.Read(buffer, names=(op.result.name,))
-        b.add(read)
-        read.result.type = op.result.type
-        b.add(barrier.CtaSync())
-        self.graph.replace_uses(op.result, read.result)
         self.graph.erase(op)
 
 

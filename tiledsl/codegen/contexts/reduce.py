@@ -11,12 +11,12 @@ from tiledsl.codegen.combining import function_name
 from tiledsl.codegen.combining import index_text
 from tiledsl.codegen.combining import neutral
 from tiledsl.codegen.combining import part_type
+from tiledsl.codegen.combining import result_statements
 from tiledsl.codegen.combining import return_statement
 from tiledsl.codegen.combining import sync_text
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.contexts.tile import thread_coordinate
 from tiledsl.codegen.cpp import is_packed
-from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.registry import emits
@@ -26,11 +26,9 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.axis_plan import AxisPlan
 from tiledsl.ir.axis_plan import dense_terms
 from tiledsl.ir.layout import Unit
-from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import reduce as ops
 from tiledsl.ir.ops.tile import tile_type
-from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
 
@@ -61,14 +59,11 @@ class ReturnContext:
     copies: str
 
 
-_arguments: dict[int, tuple[str, str]] = {}
-
-
 @enters("reduce.reduce")
 def enter_reduce(op: ops.Reduce, e: Emission) -> None:
     """Names the arguments of the combine function."""
     if not op.kind:
-        _arguments[op.id] = bind_arguments(e, op.body, len(op.inputs))
+        bind_arguments(e, op, op.body, len(op.inputs))
 
 
 @yields_to("reduce.reduce")
@@ -91,7 +86,7 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
         function = function_name(op.kind)
     else:
         function = e.names.fresh("combine")
-        before = combine_lambda(function, part, _arguments.pop(op.id), body)
+        before = combine_lambda(e, op, function, part, body)
     masked = _mask(op, e, plan, types[0])
     lifted = bool(masked) and not neutral(op.kind, dtypes)
     if lifted:
@@ -106,7 +101,7 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
         function,
         _lanes(plan, name, function),
         _warps(op, e, plan, name, function),
-        _results(op, e, name, "value" if lifted else "", moved=bool(declaration)),
+        result_statements(e, op.results, name, "value" if lifted else "") if declaration else "",
     )
 
 
@@ -190,26 +185,3 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
         f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, [&](int k) {{ return {source}; }}, {function});",
     ]
     return "\n".join(lines)
-
-
-def _results(op: ops.Reduce, e: Emission, name: str, member: str, *, moved: bool) -> str:
-    """Moves partial results into the results."""
-    if not moved:
-        return ""
-    lines: list[str] = []
-    for n, result in enumerate(op.results):
-        if e.users(result):
-            path = f".{member}" if member else ""
-            path += f".get<{n}>()" if len(op.results) > 1 else ""
-            lines.append(_result(e, result, name, path))
-    return "\n".join(lines)
-
-
-def _result(e: Emission, result: Value, name: str, path: str) -> str:
-    if isinstance(result.type, ScalarType):
-        dtype = result.type.dtype
-        text = f"{name}[0]{path}"
-        if dtype.is_float and dtype.bits < 32:
-            text = f"round_to<{memory_type(dtype)}>({text})"
-        return f"{e.assignment(result, 't')} = {text};"
-    return f"put_all({e.name(result, 'x')}, [&](int i) {{ return {name}[i]{path}; }});"

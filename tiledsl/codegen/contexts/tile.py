@@ -254,8 +254,12 @@ def _move(op: Op, e: Emission, source: Value, follows: Sequence[int | None]) -> 
 
 
 @emits("tile.convert_layout")
-def convert_layout(op: ops.ConvertLayout, e: Emission) -> MapContext:
-    """Through registers only; other conversions are lowered to shared memory before."""
+def convert_layout(op: ops.ConvertLayout, e: Emission) -> object:
+    """Registers renamed where that is all, else through shared memory."""
+    if op.scratch is not None:
+        from tiledsl.codegen.contexts.exchange import whole_tile
+
+        return whole_tile(op, e, op.a, "exchange")
     return _move(op, e, op.a, tuple(range(tile_type(op.result, "convert").rank)))
 
 

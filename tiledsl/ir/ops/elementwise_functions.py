@@ -268,9 +268,3 @@ def max_constancy(b: Builder, input: Value, values: object) -> Value:
 def assume(b: Builder, cond: object) -> None:
     """Says that a condition holds; has no effect on results."""
     del b, cond
-
-
-@builtin
-def debug_barrier(b: Builder) -> None:
-    """Barrier of the threads of a program; tile programs keep their order of effects without it."""
-    del b

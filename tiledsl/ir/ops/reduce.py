@@ -157,22 +157,20 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         moved = [np.transpose(a, (*self.axes, *kept)) for a in inputs]
         parts = [a.reshape(-1, *(a.shape[len(self.axes) :])) for a in moved]
         while len(parts[0]) > 1:
-            half = len(parts[0]) // 2
-            left, right = [a[:half] for a in parts], [a[half : 2 * half] for a in parts]
+            pairs = len(parts[0]) // 2 * 2
+            left, right = [a[0:pairs:2] for a in parts], [a[1:pairs:2] for a in parts]
             both = yield from combine(machine, self.kind, self.body, left, right)
             parts = [
-                np.concatenate([np.broadcast_to(new, old.shape), a[2 * half :]])
+                np.concatenate([np.broadcast_to(new, old.shape), a[pairs:]])
                 for new, old, a in zip(both, left, parts, strict=True)
             ]
         return tuple(a[0] for a in parts)
 
     def _named(self, a: Any) -> Any:
         x = wide(a)
-        ufunc = np.bitwise_or if x.dtype.kind == "b" and self.kind == "max" else _UFUNCS[self.kind]
+        ufunc: Any = _UFUNCS[self.kind]
         with np.errstate(all="ignore"):
-            found = ufunc.reduce(x, axis=self.axes) if self.kind in ("max", "min") else (
-                ufunc.reduce(x, axis=self.axes, dtype=x.dtype)
-            )  # type: ignore[attr-defined]
+            found = ufunc.reduce(x, axis=self.axes, dtype=x.dtype)
         return np.asarray(found).astype(a.dtype)
 
 

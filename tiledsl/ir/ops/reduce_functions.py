@@ -179,13 +179,13 @@ def sum(
     Integers below 32 bits sum in int32 (uint32 when unsigned or bool), or in `dtype`; floats keep
     their type and are accumulated in float32 at least.
     """
-    value = _widened_sum(b, input, dtype, "sum()")
+    value = widened_sum(b, input, dtype, "sum()")
     if not isinstance(value.type, TileType):
         return value
     return _reduced(b, [value], axis, "sum", "sum()", keep_dims=keep_dims)[0]
 
 
-def _widened_sum(b: Builder, x: Operand, dtype: DType | None, what: str) -> Value:
+def widened_sum(b: Builder, x: Operand, dtype: DType | None, what: str) -> Value:
     """The operand of a sum or product in the dtype that it is computed in."""
     value = as_value(b, x, what=what)
     if unwrap(dtype) is not None:

@@ -37,6 +37,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops.debug import Assert
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.printer import print_graph
@@ -45,6 +46,7 @@ from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
+from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
@@ -129,13 +131,24 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     return graph
 
 
+def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
+    """The TILE graph of a kernel for the GPU, which has no assertions."""
+    graph = tile_graph(request, constants)
+    asserts: list[Assert] = graph.find(Assert)
+    for op in asserts:
+        graph.erase(op)
+    if asserts:
+        run_passes(graph, ("dce",), request.target)
+    return graph
+
+
 def modules(request: Request) -> Iterator[Kernel]:
     """Kernels for a request, best first; the last one is the single-role kernel.
 
     The consumer sets `rejected` on a kernel that it does not take before it asks for the next one.
     """
     start = time.perf_counter()
-    ranking = choose(request, tile_graph)
+    ranking = choose(request, device_graph)
     failures: list[str] = []
     specialised = bool(ranking.items)
     limit = MAX_REGISTERS
@@ -232,7 +245,10 @@ def specialize_flow(
 
 def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]]:
     """An empty role graph with the arguments of a tile graph."""
-    out = TileGraph(graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants))
+    facts = {"divisors": graph.facts.get("divisors", {})}
+    out = TileGraph(
+        graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
+    )
     mapping: dict[Value, Value] = {a: out.body.add_arg(a.type, a.name) for a in graph.args}
     return out, Builder(out), mapping
 
@@ -250,6 +266,7 @@ def lower_roles(
     dump(request, out, "20_partition")
     (_, consumer) = out.find(Role)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
+    fuse_accesses(out, consumer.body, out.facts["divisors"])
     fuse_elementwise(out, consumer.body)
     dump(request, out, "21_fused")
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
@@ -278,6 +295,7 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes = assign_layouts(out, role.body, plan.num_warps)
+    fuse_accesses(out, role.body, out.facts["divisors"])
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
@@ -309,7 +327,7 @@ def compile_kernel(request: Request) -> Kernel:
                 raise
             made.rejected = f"plan given up ({made.plan.describe()}): {error.message}"
             continue
-        problem = faults(made.compiled)
+        problem = faults(made.compiled, forced=request.overrides.structural)
         if problem and isinstance(made.plan, Plan):
             made.rejected = f"plan given up ({made.plan.describe()}): {problem}"
             continue
@@ -317,11 +335,14 @@ def compile_kernel(request: Request) -> Kernel:
     raise InternalError("no kernel could be compiled")
 
 
-def faults(compiled: CompiledKernel) -> str:
-    """Why a compiled kernel may not run as a specialised one; empty when it may."""
+def faults(compiled: CompiledKernel, *, forced: bool) -> str:
+    """Why a compiled kernel may not run as a specialised one; empty when it may.
+
+    forced: the user asked for this structure, so that spills are only reported.
+    """
     if compiled.serialized:
         return f"NVRTC serialised the wgmmas: {compiled.serialized[0]}"
-    if compiled.spill_bytes:
+    if compiled.spill_bytes and not forced:
         return f"{compiled.spill_bytes} bytes of registers spill"
     return ""
 

@@ -126,6 +126,14 @@ void start_cluster(u64 index) {
   machine.clusters.push_back(std::move(cluster));
 }
 
+void drop_done(std::vector<Agent>& agents) {
+  std::vector<Agent> left;
+  for (Agent& agent : agents) {
+    if (!agent.is_done()) left.push_back(std::move(agent));
+  }
+  agents.swap(left);
+}
+
 void end_cluster(size_t i) {
   for (auto& fiber : machine.clusters[i]->fibers) machine.stacks.push_back(fiber->stack);
   for (auto& cta : machine.clusters[i]->ctas) {
@@ -155,14 +163,6 @@ bool run_agent(bool is_idle) {
   if (machine.arrivals.empty() || !(is_idle || is_due)) return false;
   run_one(machine.arrivals);
   return true;
-}
-
-void drop_done(std::vector<Agent>& agents) {
-  std::vector<Agent> left;
-  for (Agent& agent : agents) {
-    if (!agent.is_done()) left.push_back(std::move(agent));
-  }
-  agents.swap(left);
 }
 
 Fiber* next_fiber() {

@@ -28,7 +28,11 @@ def scalar(name: str, dtype: dt.DType = dt.int32) -> ScalarParam:
 
 
 def tensor_map(
-    name: str, dtype: dt.DType, box: tuple[int, ...], swizzle_bytes: int, dims: tuple[int, ...] | None = None
+    name: str,
+    dtype: dt.DType,
+    box: tuple[int, ...],
+    swizzle_bytes: int,
+    dims: tuple[int, ...] | None = None,
 ) -> TensorMapParam:
     """A map of the array `name`; dimensions innermost first, by default the array's own order."""
     order = dims if dims is not None else tuple(reversed(range(len(box))))
@@ -45,7 +49,9 @@ def kernel(
     prelude: str = "",
 ) -> KernelModule:
     """A module; the body may use `smem` (the shared address) where there is shared memory."""
-    shared = "extern __shared__ __align__(1024) u8 memory[];\n  const u32 smem = smem_addr(memory);\n"
+    shared = (
+        "extern __shared__ __align__(1024) u8 memory[];\n  const u32 smem = smem_addr(memory);\n"
+    )
     arguments = ", ".join(declaration(p) for p in params)
     source = (
         f"{INCLUDES}{prelude}\nusing namespace tdsl;\n"
@@ -55,14 +61,24 @@ def kernel(
     return KernelModule("probe", source, headers(), params, threads, smem_bytes, cluster)
 
 
-def launch(module: KernelModule, args: dict[str, object], grid: tuple[int, ...] | None = None, seed: int = 0) -> None:
+def launch(
+    module: KernelModule,
+    args: dict[str, object],
+    grid: tuple[int, ...] | None = None,
+    seed: int = 0,
+) -> None:
     emulate.run(module, args, grid or (module.cluster_size,), seed=seed, seconds=30.0)
 
 
 def replaced(module: KernelModule, old: str, new: str, count: int = 1) -> KernelModule:
-    """The module with a piece of its text replaced; the piece must be there. A pattern if it holds a group."""
+    """The module with a piece of its text replaced; the piece must be there.
+
+    old: text, or a pattern where it holds `(?`, such as a flag at its start.
+    """
     pattern = old if "(?" in old else re.escape(old)
-    text, found = re.subn(pattern, lambda m: m.expand(new) if "\\g" in new else new, module.source, count=count)
+    text, found = re.subn(
+        pattern, lambda m: m.expand(new) if "\\g" in new else new, module.source, count=count
+    )
     assert found, f"the kernel has no {old!r}:\n{module.source}"
     return KernelModule(
         module.name,

@@ -77,7 +77,12 @@ def tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def run_matmul(
-    problem: Problem, kernel: Kernel, *, module: KernelModule | None = None, seed: int = 0, **options: int
+    problem: Problem,
+    kernel: Kernel,
+    *,
+    module: KernelModule | None = None,
+    seed: int = 0,
+    **options: int,
 ) -> np.ndarray:
     """C, as the emulation computes it."""
     a, b = problem.inputs()
@@ -95,7 +100,9 @@ def expected(problem: Problem) -> np.ndarray:
 def is_right(problem: Problem, c: np.ndarray) -> bool:
     """Within one rounding of the output and of fp32 sums."""
     want = expected(problem)
-    bound = TOLERANCE[problem.out_dtype] * np.abs(want) + 2.0**-18 * math.sqrt(max(problem.K, 1)) * 4
+    bound = (
+        TOLERANCE[problem.out_dtype] * np.abs(want) + 2.0**-18 * math.sqrt(max(problem.K, 1)) * 4
+    )
     return bool((np.abs(c.astype(np.float64) - want) <= bound).all())
 
 
@@ -107,5 +114,7 @@ def check(problem: Problem, *, seeds: tuple[int, ...] = (0, 1), **options: objec
         if not is_right(problem, c):
             wrong = np.abs(c.astype(np.float64) - expected(problem))
             bad = np.argwhere(~(wrong <= 2.0**-6 * math.sqrt(problem.K + 1)))
-            raise AssertionError(f"seed {seed}: {len(bad)} elements are wrong, first {bad[:4].tolist()}; {kernel.plan}")
+            raise AssertionError(
+                f"seed {seed}: {len(bad)} elements are wrong, first {bad[:4].tolist()}; {kernel.plan}"
+            )
     return kernel

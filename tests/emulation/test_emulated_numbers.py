@@ -116,7 +116,11 @@ def test_instructions_of_one_statement() -> None:
     with np.errstate(all="ignore"):
         flushed = np.where(np.abs(x) < 2.0**-126, np.float32(0), x)
         want = [np.exp2(flushed), 1 / flushed, np.where(np.isnan(x), np.nan, np.maximum(x, 1))]
-        want += [np.fmax(x, 1), np.where(np.isnan(x), np.nan, np.minimum(x, 1)), 1 / np.sqrt(flushed)]
+        want += [
+            np.fmax(x, 1),
+            np.where(np.isnan(x), np.nan, np.minimum(x, 1)),
+            1 / np.sqrt(flushed),
+        ]
     np.testing.assert_allclose(out, np.stack(want, 1), rtol=1e-6)
     pool = np.frombuffer(bytes(range(0, 0x88, 0x11)), np.uint8)
     for i, word in enumerate(words):

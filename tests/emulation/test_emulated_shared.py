@@ -51,7 +51,9 @@ def test_stmatrix_and_ldmatrix_follow_the_documented_map(seed: int) -> None:
     i, j = lane // 4, lane % 4 * 2
     for m in range(4):
         low, high = all4[m].T[i, j], all4[m].T[i, j + 1]
-        np.testing.assert_array_equal(out[128:256].reshape(32, 4)[:, m], low + (high.astype(np.uint32) << 16))
+        np.testing.assert_array_equal(
+            out[128:256].reshape(32, 4)[:, m], low + (high.astype(np.uint32) << 16)
+        )
     for m, got in enumerate((out[256:288], out[288:320])):
         low, high = all4[m].T[i, j], all4[m].T[i, j + 1]
         np.testing.assert_array_equal(got, low + (high.astype(np.uint32) << 16))
@@ -117,7 +119,11 @@ def test_cp_async_lands_by_its_wait(seed: int) -> None:
   mbarrier_wait(smem, 0);
   out[32 + threadIdx.x] = ld_shared<u32>(smem + 64 + (threadIdx.x ^ 1) * 16 + 1024);"""
     out, x = words(64), np.arange(128, dtype=np.uint32)
-    launch(kernel(body, (pointer("x", dt.uint32), *WORDS), smem_bytes=2048), {"x": x, "out": out}, seed=seed)
+    launch(
+        kernel(body, (pointer("x", dt.uint32), *WORDS), smem_bytes=2048),
+        {"x": x, "out": out},
+        seed=seed,
+    )
     t = np.arange(32)
     np.testing.assert_array_equal(out[:32], 4 * t + 3)
     np.testing.assert_array_equal(out[32:], np.where((t ^ 1) % 2, t ^ 1, 0))

@@ -38,14 +38,29 @@ def test_warp_functions(warp_functions, seed: int) -> None:
     launch(warp_functions, {"out": out}, seed=seed)
     t = np.arange(64)
     lane, first = t % 32, t // 32 * 32
-    want = [t ^ 5, first + lane // 2, np.where(lane >= 3, t - 3, t), np.where(lane <= 28, t + 3, t), first]
-    want += [496 + 0 * t, -9 + 0 * t, 7 + 0 * t, sum(1 << i for i in range(0, 32, 3)) + 0 * t, 1 + 0 * t, 0 * t]
+    want = [
+        t ^ 5,
+        first + lane // 2,
+        np.where(lane >= 3, t - 3, t),
+        np.where(lane <= 28, t + 3, t),
+        first,
+    ]
+    want += [
+        496 + 0 * t,
+        -9 + 0 * t,
+        7 + 0 * t,
+        sum(1 << i for i in range(0, 32, 3)) + 0 * t,
+        1 + 0 * t,
+        0 * t,
+    ]
     np.testing.assert_array_equal(out[:, :11], np.stack(want, 1).astype(np.int32))
     assert [out[w * 32 : w * 32 + 32, 11].sum() for w in range(2)] == [1, 1]
 
 
 def test_wide_values_are_shuffled_whole() -> None:
-    module = kernel("out[threadIdx.x] = shfl_xor((i64)threadIdx.x << 40, 1);", (pointer("out", dt.int64),))
+    module = kernel(
+        "out[threadIdx.x] = shfl_xor((i64)threadIdx.x << 40, 1);", (pointer("out", dt.int64),)
+    )
     out = np.zeros(32, np.int64)
     launch(module, {"out": out})
     np.testing.assert_array_equal(out, (np.arange(32) ^ 1) << 40)
@@ -103,8 +118,14 @@ def test_the_grid_has_three_axes() -> None:
 STALLS = {
     "__syncthreads": ("if (threadIdx.x < 40) block_sync(); else named_barrier_sync(3, 64);", 64),
     r"bar\.sync 3 \(24 of 64": ("if (threadIdx.x < 24) named_barrier_sync(3, 64);", 64),
-    "other lanes in shfl.sync": ("if (threadIdx.x < 24) uniform(threadIdx.x); else named_barrier_sync(3, 64);", 64),
-    r"barrier\.cluster \(32 of 64": ("if (threadIdx.x < 32) cluster_sync(); else named_barrier_sync(3, 64);", 64),
+    "other lanes in shfl.sync": (
+        "if (threadIdx.x < 24) uniform(threadIdx.x); else named_barrier_sync(3, 64);",
+        64,
+    ),
+    r"barrier\.cluster \(32 of 64": (
+        "if (threadIdx.x < 32) cluster_sync(); else named_barrier_sync(3, 64);",
+        64,
+    ),
 }
 
 
@@ -136,7 +157,10 @@ def test_misuse_is_reported(text: str) -> None:
 def test_a_bad_global_address_is_reported() -> None:
     with pytest.raises(emulate.EmulationFault, match=r"outside every argument(?s:.*)thread 3"):
         launch(kernel("if (threadIdx.x == 3) *(volatile i32*)64 = 1;", OUT), {"out": ints(1)})
-    with pytest.raises(emulate.EmulationFault, match="bytes outside argument out were written, the first at byte 16"):
+    with pytest.raises(
+        emulate.EmulationFault,
+        match="bytes outside argument out were written, the first at byte 16",
+    ):
         launch(kernel("if (threadIdx.x == 3) out[4] = 1;", OUT), {"out": ints(4)})
     gaps = ints(4, 8)[:, :6]
     with pytest.raises(emulate.EmulationFault, match="first at byte 24"):

@@ -239,5 +239,5 @@ def test_a_fence_by_the_writer_is_enough_and_one_by_another_thread_is_not() -> N
         if fenced == 7:
             launch(module, args)
         else:
-            with pytest.raises(emulate.EmulationFault, match="thread 7 .* wrote without fence"):
+            with pytest.raises(emulate.EmulationFault, match=r"thread 7 .* wrote without fence"):
                 launch(module, args)

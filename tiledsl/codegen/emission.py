@@ -9,9 +9,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from dataclasses import field
 
+from tiledsl.codegen.access_functions import AccessFunctions
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.cpp import scalar_type
+from tiledsl.codegen.inline_asm import AsmFunctions
 from tiledsl.codegen.mma_functions import MmaFunctions
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.params import Params
@@ -26,6 +28,7 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.types import HandleType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -101,6 +104,8 @@ class Emission:
         self.params = Params(graph.args, tuple(graph.facts["arg_names"]), self.names)
         self.variables = Variables(graph)
         self.functions = MmaFunctions()
+        self.accesses = AccessFunctions()
+        self.inline = AsmFunctions()
         self.num_threads = int(graph.facts["num_threads"])
         self.cluster_size = int(graph.facts.get("cluster_size", 1))
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
@@ -222,8 +227,10 @@ class Emission:
         name = self.name(value, stem)
         if not is_new:
             return name
-        const = "" if self.variables.is_mutable(value) else "const "
-        return f"{const}{self.value_type(value)} {name}"
+        type_ = self.value_type(value)
+        if self.variables.is_mutable(value):
+            return f"{type_} {name}"
+        return f"{type_} const {name}" if type_.endswith("*") else f"const {type_} {name}"
 
     def declare(self, value: Value, stem: str = "v") -> str:
         """The variable of a value that is assigned later.
@@ -329,7 +336,7 @@ def _is_map_body(op: Op) -> bool:
     return (
         op.parent is not None
         and op.parent.parent is not None
-        and op.parent.parent.opcode == "tile.map"
+        and (op.parent.parent.opcode == "tile.map" or isinstance(op.parent.parent, Lanes))
     )
 
 

@@ -42,10 +42,10 @@ class Fragment:
 
 
 def fragment_of(type_: TileType) -> Fragment | None:
-    """How a tile lies as accumulators, or None when it does not."""
+    """How a tile lies as accumulators, or None when it does not; extents are those of whole instructions."""
     if type_.rank != 2 or type_.layout is None:
         return None
-    return _match(type_.shape, type_.layout)
+    return _match(type_.layout.padded_shape, type_.layout)
 
 
 @cache

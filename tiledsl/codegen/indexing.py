@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tiledsl.codegen.cpp import literal
 from tiledsl.dtypes import int32
 from tiledsl.errors import CodegenError
@@ -146,3 +148,40 @@ def vector_width(
     while width > 1 and (digits[0].size % width or extent % width):
         width //= 2
     return width if width * element_bytes >= 4 and width > 1 else 1
+
+
+def registers_inside(
+    layout: Layout, start: Sequence[int], shape: Sequence[int], *, own: bool, index: str = "i"
+) -> tuple[str, bool]:
+    """A condition on register `i` for elements that some thread has inside of a box, and whether
+    those are inside for every thread (own: coordinates of one warpgroup's part).
+    """
+    coords = layout.coords()
+    if own:
+        coords = coords[:4]
+    low, high = coords.min(axis=(0, 1)), coords.max(axis=(0, 1))
+    box = np.asarray(start), np.asarray(start) + np.asarray(shape)
+    touched = ((high >= box[0]) & (low < box[1])).all(axis=1)
+    sure = bool(((low >= box[0]) & (high < box[1]))[touched].all())
+    if touched.all():
+        return "true", sure
+    runs = _runs(np.flatnonzero(touched))
+    first, length = runs[0]
+    if len(runs) == 1:
+        return f"{index} >= {first} && {index} < {first + length}", sure
+    period = runs[1][0] - first
+    regular = all(r == (first + n * period, length) for n, r in enumerate(runs))
+    if regular and first < period and touched.size % period == 0:
+        return f"{index} % {period} >= {first} && {index} % {period} < {first + length}", sure
+    return "true", False
+
+
+def _runs(indices: np.ndarray) -> list[tuple[int, int]]:
+    """(first, length) of the runs of consecutive numbers."""
+    out: list[tuple[int, int]] = []
+    for i in indices.tolist():
+        if out and i == out[-1][0] + out[-1][1]:
+            out[-1] = (out[-1][0], out[-1][1] + 1)
+        else:
+            out.append((i, 1))
+    return out

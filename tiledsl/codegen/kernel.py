@@ -44,7 +44,9 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         "kernel.cu.j2",
         name=graph.name,
         summary=_summary(graph, smem_bytes, emission.cluster_size),
-        prelude=emission.functions.prelude(),
+        prelude=emission.functions.prelude()
+        + emission.accesses.prelude()
+        + emission.inline.prelude(),
         num_threads=emission.num_threads,
         min_blocks=int(graph.facts.get("min_blocks", 1)),
         cluster_size=emission.cluster_size,

@@ -67,6 +67,8 @@ class Params:
         """Name of a scalar argument."""
         i, arg, stem = self._argument(value)
         assert isinstance(value.type, ScalarType)
+        if value.type.dtype.element is not None:
+            return self._add(_Key(i, "0pointer"), PointerParam(stem, arg, value.type.dtype.element))
         return self._add(_Key(i, "0scalar"), ScalarParam(stem, arg, value.type.dtype))
 
     def tensor_map(self, op: TensorMap) -> str:

@@ -182,7 +182,8 @@ def _has_variable(value: Value) -> bool:
         return isinstance(parent, While) or (isinstance(parent, For) and value.index > 0)
     if owner.regions:
         return True
-    return owner.opcode.startswith("elementwise.") and owner.opcode != "elementwise.constant"
+    is_math = owner.opcode.startswith(("elementwise.", "pointer.add"))
+    return is_math and owner.opcode != "elementwise.constant"
 
 
 def _forced_pairs(op: Op) -> list[tuple[Value, Value]]:

@@ -1,4 +1,4 @@
-"""Inline PTX statements of CUDA text: finding them, and taking their parts and instructions apart."""
+"""Inline PTX statements of CUDA text: finding them, and taking them apart."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _statement(text: str, start: int, inside: int, end: int) -> AsmStatement:
 
 def _sections(body: str) -> list[str]:
     """Parts between the colons that stand outside strings and parentheses."""
-    parts, depth, last, i = [], 0, 0, 0
+    parts: list[str] = []
+    depth, last, i = 0, 0, 0
     while i < len(body):
         if body[i] == '"':
             match = _STRING.match(body, i)
@@ -141,7 +142,8 @@ def _unescape(text: str) -> str:
 
 def _split(text: str) -> list[str]:
     """Splits at the commas outside brackets and braces."""
-    parts, depth, last = [], 0, 0
+    parts: list[str] = []
+    depth, last = 0, 0
     for i, character in enumerate(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(character, 0)
         if character == "," and depth == 0:

@@ -21,7 +21,7 @@ _COMMON = ("-std=c++20", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=
 _KERNEL_FLAGS = (*_COMMON, "-O1", "-fno-var-tracking")
 _ENGINE_FLAGS = (*_COMMON, "-O2")
 _ENTRY = """
-extern "C" __attribute__((visibility("default"))) void emu_entry(void** p) {{ ::emu::invoke(&{name}, p); }}
+extern "C" void emu_entry(void** p) {{ ::emu::invoke(&{name}, p); }}
 """
 
 
@@ -50,7 +50,9 @@ def build(module: KernelModule) -> Path:
     Raises:
         NotEmulated: an instruction without an emulation, or text that the host compiler rejects.
     """
-    folder = cache_folder() / _hash(_engine_key(), repr(_KERNEL_FLAGS), module.name, module.source, repr(module.headers))
+    folder = cache_folder() / _hash(
+        _engine_key(), repr(_KERNEL_FLAGS), module.name, module.source, repr(module.headers)
+    )
     library = folder / "kernel.so"
     if library.exists():
         return library
@@ -63,8 +65,9 @@ def build(module: KernelModule) -> Path:
         (made / "kernel.cu").write_text(module.source, encoding="utf-8")
         emulation = template_root() / "emulation"
         _run(
-            *_KERNEL_FLAGS, "-shared", "-Wl,-Bsymbolic", f"-I{emulation}", f"-I{include}", "-include", "cuda.h",
-            str(made / "kernel.cpp"), str(engine), "-o", str(made / "kernel.so"),
+            *_KERNEL_FLAGS, "-shared", "-Wl,-Bsymbolic", f"-I{emulation}", f"-I{include}",
+            "-include", "cuda.h", str(made / "kernel.cpp"), str(engine),
+            "-o", str(made / "kernel.so"),
         )  # fmt: skip
         _publish(made, folder)
     return library
@@ -72,8 +75,11 @@ def build(module: KernelModule) -> Path:
 
 @functools.cache
 def _engine_key() -> str:
-    files = sorted((template_root() / "emulation").iterdir())
-    return _hash(compiler(), repr(_ENGINE_FLAGS), *(f.read_text(encoding="utf-8") for f in files if f.is_file()))
+    """Hash of the machine and of the translation."""
+    folders = (template_root() / "emulation", Path(__file__).parent)
+    files = sorted(f for folder in folders for f in folder.iterdir() if f.is_file())
+    texts = (f.read_text(encoding="utf-8") for f in files)
+    return _hash(compiler(), repr(_ENGINE_FLAGS), *texts)
 
 
 def _engine() -> Path:
@@ -116,7 +122,9 @@ def _run(*arguments: str) -> None:
     done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line][:20]
-        raise NotEmulated("the host compiler rejects the kernel:\n" + "\n".join(lines or [done.stderr[-4000:]]))
+        raise NotEmulated(
+            "the host compiler rejects the kernel:\n" + "\n".join(lines or [done.stderr[-4000:]])
+        )
 
 
 def _hash(*texts: str) -> str:

@@ -8,8 +8,8 @@ __all__ = ["EmulationFault", "NotEmulated"]
 
 
 class EmulationFault(TileError):
-    """Emitted text broke a rule of the hardware: a deadlock, a missing fence, an access out of bounds, ..."""
+    """Emitted text broke a rule of the hardware: a deadlock, a missing fence, a stray access."""
 
 
 class NotEmulated(TileError):
-    """Emitted text uses an instruction or a form that the emulation does not have, or it is no C++."""
+    """Emitted text that the emulation has no form for, or that the host compiler rejects."""

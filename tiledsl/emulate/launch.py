@@ -47,17 +47,17 @@ def run(
     """Runs a kernel's emitted text on the CPU; results go into the arrays.
 
     Args:
-        module: the kernel; its text and headers are translated and compiled by the host's C++ compiler.
+        module: the kernel; its text is translated and compiled by the host's C++ compiler.
         args: arrays (`ml_dtypes` for the small float types), Python scalars and None, by name.
         user_grid: the grid of the launch, 1 to 3 extents.
-        seed: order of threads and of asynchronous work. 0: each thread runs until it must wait and copies come as late
-            as they can; others: random, with random delays.
+        seed: order of threads and of asynchronous work. 0: each thread runs until it must wait, and
+            asynchronous work is done as late as it can; others: random, with random delays.
         num_sms: multiprocessors, which bound the grid of a persistent kernel.
         num_ctas_resident: blocks that run side by side; by default one cluster.
         seconds: processor time after which the run is given up.
 
     Raises:
-        EmulationFault: a deadlock, a race between proxies, an access out of bounds, a misused barrier, ...
+        EmulationFault: a deadlock, a race with a copy, a stray access, a misused barrier, ...
         NotEmulated: the text has no emulation.
         LaunchError: wrong arguments or grid.
     """
@@ -72,12 +72,20 @@ def run(
     arguments = Arguments(module.params, args, grid3)
     clusters = max(1, (num_ctas_resident or cluster) // cluster)
     launch = _Launch(
-        (ctypes.c_uint32 * 3)(*grid), module.num_threads, module.smem_bytes, cluster, clusters, seed, seconds
+        (ctypes.c_uint32 * 3)(*grid),
+        module.num_threads,
+        module.smem_bytes,
+        cluster,
+        clusters,
+        seed,
+        seconds,
     )
     text = ctypes.create_string_buffer(REPORT_BYTES)
     loaded = _load(library)
     entry = ctypes.cast(loaded.emu_entry, ctypes.c_void_p)
-    failed = loaded.emu_launch(ctypes.byref(launch), entry, arguments.pointers, text, ctypes.c_size_t(REPORT_BYTES))
+    failed = loaded.emu_launch(
+        ctypes.byref(launch), entry, arguments.pointers, text, ctypes.c_size_t(REPORT_BYTES)
+    )
     if failed:
         report = resolve(text.value.decode(), library)
         raise EmulationFault(f"{module.name} (seed {seed}): {report}")

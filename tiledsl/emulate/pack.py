@@ -1,4 +1,4 @@
-"""Arguments of an emulated launch: guarded copies of the arrays, and the bytes of each kernel parameter."""
+"""Arguments of an emulated launch: guarded copies of arrays, and the bytes of each parameter."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MAP_MAGIC = 0x70616D54
 MAP_BYTES = 128
 ALIGN_BYTES = 256
 _MAP_TYPES = {
-    "i1": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
-    "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
+    "i1": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3,
+    "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
 _SCALARS = {
-    "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-    "f32": "f", "f64": "d",
+    "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I",
+    "u64": "Q", "f32": "f", "f64": "d",
 }  # fmt: skip
 
 
@@ -61,13 +61,9 @@ class GuardedArray:
         view = _like(array, buffer, start - low)
         gaps = np.ones(buffer.shape, np.bool_)
         if array.size:
-            # One byte pattern per element marks its bytes, whatever the strides are.
-            marks = _like(array, buffer, start - low)
-            marks.view(np.dtype((np.void, array.itemsize)) if array.ndim == 0 else marks.dtype)
-            buffer_marks = np.zeros(buffer.shape, np.uint8)
             for byte in range(array.itemsize):
-                np.ndarray(array.shape, np.uint8, buffer_marks, start - low + byte, array.strides)[...] = 1
-            gaps = buffer_marks == 0
+                place = start - low + byte
+                np.ndarray(array.shape, np.bool_, gaps, place, array.strides)[...] = False
         view[...] = array
         return GuardedArray(array, buffer, view, gaps)
 
@@ -84,7 +80,10 @@ class GuardedArray:
         wrong = np.flatnonzero((self.buffer != CANARY) & self.gaps)
         if wrong.size:
             first = self.buffer.ctypes.data + int(wrong[0]) - self.address
-            raise EmulationFault(f"{wrong.size} bytes outside argument {name} were written, the first at byte {first} of it")
+            raise EmulationFault(
+                f"{wrong.size} bytes outside argument {name} were written, "
+                f"the first at byte {first} of it"
+            )
         if self.original.flags.writeable and self.original.size:
             self.original[...] = self.view
 
@@ -95,16 +94,18 @@ class Arguments:
     pointers: what the kernel's entry takes; valid as long as the object lives.
     """
 
-    def __init__(self, params: tuple[Param, ...], args: Mapping[str, object], user_grid: tuple[int, int, int]) -> None:
+    def __init__(
+        self, params: tuple[Param, ...], args: Mapping[str, object], user_grid: tuple[int, int, int]
+    ) -> None:
         self._arrays: dict[str, GuardedArray] = {}
         self._args = args
         self._grid = user_grid
-        self._buffers = [ctypes.create_string_buffer(data, len(data)) for data in map(self._bytes, params)]
-        addresses = [ctypes.addressof(buffer) for buffer in self._buffers]
+        self._buffers = [_aligned(self._bytes(param)) for param in params]
+        addresses = [buffer.ctypes.data for buffer in self._buffers]
         self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
 
     def finish(self) -> None:
-        """Copies results back. Raises EmulationFault where bytes outside an argument were written."""
+        """Copies results back. Raises EmulationFault for writes outside of an argument."""
         for name, array in self._arrays.items():
             array.finish(name)
 
@@ -123,7 +124,9 @@ class Arguments:
                 return struct.pack("<q", _strides(self._array(param.arg).view)[param.dim])
             case TensorMapParam():
                 array = self._array(param.arg)
-                return tensor_map_bytes(param, array.address, array.view.shape, _strides(array.view))
+                return tensor_map_bytes(
+                    param, array.address, array.view.shape, _strides(array.view)
+                )
             case _:
                 assert_never(param)
 
@@ -137,11 +140,15 @@ class Arguments:
             value = self._value(name)
             if not isinstance(value, np.ndarray):
                 raise LaunchError(f"argument {name}: expected an array, got {type(value).__name__}")
-            self._arrays[name] = GuardedArray.of(value)
+            array: np.ndarray = value
+            same = [a for a in self._arrays.values() if _is_same(a.original, array)]
+            self._arrays[name] = same[0] if same else GuardedArray.of(array)
         return self._arrays[name]
 
 
-def tensor_map_bytes(param: TensorMapParam, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
+def tensor_map_bytes(
+    param: TensorMapParam, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> bytes:
     """The emulation's stand-in for the 128 bytes of a tensor map (MapFacts in bulk.cpp).
 
     Raises:
@@ -150,7 +157,13 @@ def tensor_map_bytes(param: TensorMapParam, address: int, shape: tuple[int, ...]
     facts = map_facts(param, address, shape, strides)
     rank = len(facts.extents)
     head = struct.pack(
-        "<I4BQ", MAP_MAGIC, _MAP_TYPES[facts.dtype.name], rank, facts.swizzle_bytes, facts.dtype.bytes, facts.ptr
+        "<I4BQ",
+        MAP_MAGIC,
+        _MAP_TYPES[facts.dtype.name],
+        rank,
+        facts.swizzle_bytes,
+        facts.dtype.bytes,
+        facts.ptr,
     )
     extents = struct.pack("<5Q", *facts.extents, *[1] * (5 - rank))
     pitches = struct.pack("<4Q", *facts.pitches_bytes, *[0] * (4 - len(facts.pitches_bytes)))
@@ -162,6 +175,21 @@ def _scalar_bytes(dtype: DType, value: object) -> bytes:
     if dtype.name in _SCALARS:
         return struct.pack(f"<{_SCALARS[dtype.name]}", value)
     return np.asarray(value, np.float64).astype(dtype.numpy).tobytes()
+
+
+def _aligned(data: bytes) -> np.ndarray:
+    """The bytes at a multiple of 64, which tensor maps need."""
+    buffer = np.zeros(len(data) + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    out = buffer[start : start + len(data)]
+    out[:] = np.frombuffer(data, np.uint8)
+    return out
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arguments are one array."""
+    places = [(x.__array_interface__["data"][0], x.shape, x.strides, x.dtype) for x in (a, b)]
+    return places[0] == places[1]
 
 
 def _strides(array: np.ndarray) -> tuple[int, ...]:

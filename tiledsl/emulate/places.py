@@ -15,7 +15,7 @@ _MAP_LINE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \S+\s+(.*)
 
 
 def resolve(report: str, library: Path) -> str:
-    """The report with each `[pc 0x...]` replaced by the kernel's line, and the Python line that it comes from."""
+    """The report with each `[pc 0x...]` replaced by the kernel's and the Python line."""
     addresses = {match[1] for match in _PC.finditer(report) if match[1] != "(nil)"}
     places = _places(sorted(addresses), library)
     return _PC.sub(lambda m: f", at {places[m[1]]}" if m[1] in places else "", report)
@@ -31,7 +31,9 @@ def _places(addresses: list[str], library: Path) -> dict[str, str]:
     for address in addresses:
         # A return address belongs to the statement before it.
         query = [tool, "-i", "-e", str(library), hex(int(address, 16) - base - 1)]
-        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+        lines = subprocess.run(
+            query, capture_output=True, text=True, check=False
+        ).stdout.splitlines()
         numbers = [int(m[1]) for line in lines if (m := re.search(r"kernel\.cpp:(\d+)", line))]
         if numbers:
             found[address] = _describe(source, numbers[-1])

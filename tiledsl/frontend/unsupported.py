@@ -12,14 +12,9 @@ from tiledsl.frontend.scope import did_you_mean
 LANGUAGE_MODULE = "tiledsl.language"
 
 _FLOAT = "use tl.exp, tl.log, tl.sqrt and the other functions of tiledsl.language"
-_DEBUG = (
-    "use tl.static_print for what is known at compile time; "
-    "on CPU tensors the kernel runs in an interpreter"
-)
 
 _HINTS: dict[str, str] = {
     "standard": _FLOAT,
-    **dict.fromkeys(("device_print", "device_assert"), _DEBUG),
     "dot_scaled": "scale the operands, or the result of tl.dot",
 }  # fmt: skip
 

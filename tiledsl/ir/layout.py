@@ -64,6 +64,16 @@ class Layout:
         return len(self.dims)
 
     @cached_property
+    def has_replicas(self) -> bool:
+        """Whether several threads hold the same elements."""
+        held = {Unit.LANE: 1, Unit.WARP: 1}
+        for digits in self.dims:
+            for d in digits:
+                if d.unit in held:
+                    held[d.unit] *= d.size
+        return held[Unit.LANE] < 32 or held[Unit.WARP] < self.num_warps
+
+    @cached_property
     def padded_shape(self) -> tuple[int, ...]:
         """Extents that the digits span; at least the tile's shape."""
         return tuple(prod(d.size for d in digits) for digits in self.dims)

@@ -83,6 +83,19 @@ def without_last(layout: Layout) -> Layout | None:
     return layout.drop(last, keep=False)
 
 
+def prepend(layout: Layout, extent: int) -> Layout:
+    """A first dimension that lies in registers: the registers of one tile after the other."""
+    digits = (Digit(extent, Unit.REG, layout.num_regs),) if extent > 1 else ()
+    return Layout((digits, *layout.dims), extent * layout.num_regs, layout.num_warps)
+
+
+def without_first(layout: Layout) -> Layout | None:
+    """The layout without its first dimension; None unless that lies in registers alone."""
+    if any(d.unit is not Unit.REG for d in layout.dims[0] if d.size > 1):
+        return None
+    return layout.drop(0, keep=False)
+
+
 def is_padded(layout: Layout, shape: Sequence[int]) -> bool:
     """Whether the digits span more than the tile."""
     return any(p > n for p, n in zip(layout.padded_shape, shape, strict=True))

@@ -210,6 +210,9 @@ def tma_legal(
     inner = inner_dim_of(shape, strides)
     if inner is None:
         return None, f"no dimension has stride 1 (strides {tuple(strides)})"
+    if shape[inner] == 1:
+        # Bulk stores of single elements were seen to write beside them on an H200.
+        return None, "the contiguous dimension has extent 1"
     if ptr % TMA_ALIGN_BYTES:
         return None, f"the base is aligned to {align_of(ptr)} bytes, 16 are needed"
     for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):

@@ -39,6 +39,8 @@ from tiledsl.ir.ops.block_functions import make_tensor_descriptor
 from tiledsl.ir.ops.block_functions import store_tensor_descriptor
 from tiledsl.ir.ops.control import range
 from tiledsl.ir.ops.control import static_range
+from tiledsl.ir.ops.debug import device_assert
+from tiledsl.ir.ops.debug import device_print
 from tiledsl.ir.ops.elementwise_functions import abs
 from tiledsl.ir.ops.elementwise_functions import assume
 from tiledsl.ir.ops.elementwise_functions import cast
@@ -91,6 +93,7 @@ from tiledsl.ir.ops.program import num_programs
 from tiledsl.ir.ops.program import program_id
 from tiledsl.ir.ops.program import static_assert
 from tiledsl.ir.ops.program import static_print
+from tiledsl.ir.ops.program import swizzle2d
 from tiledsl.ir.ops.reduce_functions import argmax
 from tiledsl.ir.ops.reduce_functions import argmin
 from tiledsl.ir.ops.reduce_functions import max
@@ -116,6 +119,8 @@ from tiledsl.ir.ops.tile import reshape
 from tiledsl.ir.ops.tile import trans
 from tiledsl.ir.ops.tile import zeros
 from tiledsl.ir.ops.tile import zeros_like
+from tiledsl.ir.ops.tile_asm import inline_asm_elementwise
+from tiledsl.ir.ops.tile_asm import map_elementwise
 from tiledsl.ir.ops.tile_functions import broadcast
 from tiledsl.ir.ops.tile_functions import cat
 from tiledsl.ir.ops.tile_functions import flip
@@ -167,6 +172,8 @@ __all__ = [
     "cumprod",
     "cumsum",
     "debug_barrier",
+    "device_assert",
+    "device_print",
     "div_rn",
     "dot",
     "dtype",
@@ -188,6 +195,7 @@ __all__ = [
     "full_like",
     "gather",
     "histogram",
+    "inline_asm_elementwise",
     "int1",
     "int16",
     "int32",
@@ -203,6 +211,7 @@ __all__ = [
     "logical_or",
     "make_block_ptr",
     "make_tensor_descriptor",
+    "map_elementwise",
     "math",
     "max",
     "max_constancy",

@@ -481,7 +481,8 @@ class ConsumerBuilder(RoleBuilder):
         """Accumulators that no iteration wrote are zero.
 
         A select on reading them, not a branch that clears them: with a write to the accumulators
-        beside the wgmmas' ptxas injects waits (C7517, C7519).
+        beside the wgmmas' ptxas injects waits (C7517, C7519). Partial sums of a split loop are
+        cleared in place all the same: they are sent from where they are.
         """
         b = self.b
         loop = self.dot_loop_of(channel)
@@ -493,10 +494,27 @@ class ConsumerBuilder(RoleBuilder):
             type_ = values[i].type
             if not zero or not isinstance(type_, TileType):
                 continue
+            if self.plan.split_k > 1:
+                out[i] = self.cleared(values[i], empty)
+                continue
             nothing = b.value(Splat(b.value(Constant(0, type_.dtype)), type_.shape))
             where = b.value(Splat(empty, type_.shape))
             out[i] = b.value(Select(where, nothing, values[i]), values[i].name)
         return out
+
+    def cleared(self, value: Value, empty: Value) -> Value:
+        """A tile, or zeros in its place, by a branch."""
+        b = self.b
+        assert isinstance(value.type, TileType)
+        branch = If(empty, result_types=(value.type,))
+        b.add(branch)
+        branch.results[0].name = value.name
+        with b.at(branch.then):
+            nothing = b.value(Constant(0, value.type.dtype))
+            b.add(Yield((b.value(Splat(nothing, value.type.shape)),)))
+        with b.at(branch.orelse):
+            b.add(Yield((value,)))
+        return branch.results[0]
 
     def reduce_over_cluster(self, channel: Channel, values: list[Value]) -> list[Value]:
         b = self.b

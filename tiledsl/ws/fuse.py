@@ -18,32 +18,30 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-
-VIEWS = (tile.Splat, tile.Arange, tile.Broadcast, tile.ExpandDims, tile.Transpose)
-
-
-def _is_elementwise(op: Op) -> bool:
-    return (
-        op.opcode.startswith("elementwise.")
-        and bool(op.results)
-        and isinstance(op.result.type, TileType)
-    )
+from tiledsl.ws.free import VIEWS
+from tiledsl.ws.free import FreeTiles
+from tiledsl.ws.free import is_elementwise
 
 
 def _fusable(op: Op) -> bool:
-    return _is_elementwise(op) or isinstance(op, VIEWS)
+    return is_elementwise(op) or isinstance(op, VIEWS)
 
 
-class _Loop:
-    """The body of one map under construction."""
+class LoopBody:
+    """The body of one loop over registers under construction.
 
-    def __init__(self, graph: TileGraph, root: Op, members: set[int]) -> None:
-        type_ = root.result.type
-        assert isinstance(type_, TileType)
+    type: the iteration space. members: ops that the loop computes itself.
+    """
+
+    def __init__(self, graph: TileGraph, type_: TileType, members: set[int]) -> None:
         self.graph = graph
+        self.free = FreeTiles()
         self.members = members
         self.type = type_
         self.inputs: dict[tuple[Value, tuple[int | None, ...]], Value] = {}
@@ -70,9 +68,7 @@ class _Loop:
         if isinstance(op, tile.Splat):
             return self._input(op.a, ())
         if isinstance(op, tile.Arange) and dims[0] is not None:
-            at = self.coords.setdefault(
-                dims[0], Value(ScalarType(int32), self.body, dims[0], f"at_{dims[0]}")
-            )
+            at = self.coordinate(dims[0])
             if op.start == 0:
                 return at
             return self.add(Add(at, self.add(Constant(op.start, int32))))
@@ -88,12 +84,20 @@ class _Loop:
         if isinstance(op, tile.Transpose):
             inverse = [op.order.index(i) for i in range(len(op.order))]
             return self.scalar(op.a, tuple(dims[i] for i in inverse))
-        if op is not None and op.id in self.members and _is_elementwise(op):
+        if op is not None and is_elementwise(op) and (self.inlines(op) or self.free(v)):
             args = {
                 u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands
             }
             return self.add(op.rebuild(args))
         return self._input(v, dims)
+
+    def inlines(self, op: Op) -> bool:
+        """Whether the loop computes an elementwise op itself."""
+        return op.id in self.members
+
+    def coordinate(self, dim: int) -> Value:
+        """The coordinate along a dimension of the iteration space."""
+        return self.coords.setdefault(dim, Value(ScalarType(int32), self.body, dim, f"at_{dim}"))
 
     def _input(self, v: Value, dims: tuple[int | None, ...]) -> Value:
         key = (v, dims)
@@ -108,12 +112,7 @@ class _Loop:
         end = Yield((result,))
         self.body.ops.append(end)
         end.parent = self.body
-        args = list(self.inputs.values())
-        for dim in range(self.type.rank):
-            args.append(self.coords.get(dim) or Value(ScalarType(int32), self.body, 0, f"at_{dim}"))
-        for i, a in enumerate(args):
-            a.index = i
-        self.body.args = args
+        self.number_arguments()
         return tile.Map(
             tuple(v for v, _ in self.inputs),
             self.type.shape,
@@ -125,13 +124,22 @@ class _Loop:
             names=(root.result.name,),
         )
 
+    def number_arguments(self) -> None:
+        """Gives the body its arguments: elements of the inputs, then the coordinates."""
+        args = list(self.inputs.values())
+        for dim in range(self.type.rank):
+            args.append(self.coords.get(dim) or Value(ScalarType(int32), self.body, 0, f"at_{dim}"))
+        for i, a in enumerate(args):
+            a.index = i
+        self.body.args = args
+
 
 def fuse_elementwise(graph: TileGraph, region: Region) -> int:
     """Replaces the tile math under `region` by maps; returns how many there are."""
     count = 0
     for op in list(region.ops):
         for inner in op.regions:
-            if not isinstance(op, tile.Map):
+            if not isinstance(op, tile.Map | Lanes):
                 count += fuse_elementwise(graph, inner)
     return count + _fuse_block(graph, region)
 
@@ -141,7 +149,8 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
     members: dict[int, set[int]] = {}
     roots: list[Op] = []
     segment = _segments(region)
-    for op in reversed(region.ops):
+    free = FreeTiles()
+    for op in reversed(list(region.ops)):
         if not _fusable(op):
             continue
         users = [u.op for u in graph.users(op.result)]
@@ -151,7 +160,7 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
             for u in users
             if _fusable(u)
         )
-        if isinstance(op, VIEWS):
+        if isinstance(op, VIEWS) or free(op.result):
             if all(_fusable(u) or isinstance(u, tile.Map) for u in users) and None not in homes:
                 owner[op.id] = next(iter(homes)) if len(homes) == 1 else -1  # type: ignore[assignment]
                 continue
@@ -159,7 +168,7 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
             len(homes) == 1
             and None not in homes
             and -1 not in homes
-            and (_is_index(op) or (same_space and not _through_view(users)))
+            and (_is_index(op) or _widens_row(op) or (same_space and not _through_view(users)))
         ):
             home = next(iter(homes))
             assert home is not None
@@ -170,8 +179,17 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
         members[op.id] = {op.id}
         roots.append(op)
     for root in reversed(roots):
-        loop = _Loop(graph, root, members[root.id])
-        graph.replace_op(root, loop.finish(root))
+        assert isinstance(root.result.type, TileType)
+        loop = LoopBody(graph, root.result.type, members[root.id])
+        is_free = free(root.result)
+        made = loop.finish(root)
+        if not is_free:
+            graph.replace_op(root, made)
+            continue
+        # Loops go on to make it themselves, at their own places.
+        graph.insert_before(root, made)
+        loops = [u.op for u in graph.users(root.result) if _fusable(u.op)]
+        graph.replace_uses(root.result, made.results[0], keep=loops)
     _drop_dead(graph, region)
     return len(roots)
 
@@ -193,6 +211,17 @@ def _near(op: Op, user: Op, region: Region, segment: dict[int, int]) -> bool:
     if isinstance(op, VIEWS) or segment[op.id] == segment[user.id]:
         return True
     return _is_index(op)
+
+
+def _widens_row(op: Op) -> bool:
+    """A cast of a loaded row or column to a wider dtype: the narrow row takes fewer registers."""
+    if not isinstance(op, Cast) or not isinstance(op.a.defining_op, Load):
+        return False
+    source, target = op.a.type, op.result.type
+    assert isinstance(source, TileType)
+    assert isinstance(target, TileType)
+    long = [n for n in source.shape if n > 1]
+    return len(long) <= 1 and target.dtype.bits > source.dtype.bits
 
 
 def _is_index(op: Op) -> bool:

@@ -9,14 +9,14 @@ fixed layouts meet, a `tile.convert_layout` is inserted and reported.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from math import prod
 
-from tiledsl.errors import ResourceError
-from tiledsl.errors import SourceLoc
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import blocked
-from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -32,44 +32,16 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.scan import Scan
+from tiledsl.ir.ops.tile_asm import InlineAsm
 from tiledsl.ir.types import TileType
+from tiledsl.ws.access_layouts import access_of
+from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.access_layouts import group_shape
+from tiledsl.ws.dot_shapes import accumulator_layout
+from tiledsl.ws.free import VIEWS
+from tiledsl.ws.free import FreeTiles
+from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import links
-
-
-def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
-    """The layout of a dot's accumulator over the warpgroups of one role instance."""
-    acc = op.acc.type
-    assert isinstance(acc, TileType)
-    M, N = acc.shape
-    if isinstance(op, mma.Dot):
-        swapped, split = dot_orientation(M, N, num_warpgroups, op.loc)
-    else:
-        swapped, split = op.swapped, op.split
-    if swapped:
-        return mma_accumulator(N, M, num_warpgroups, split=split).transpose((1, 0))
-    return mma_accumulator(M, N, num_warpgroups, split=split)
-
-
-def dot_orientation(M: int, N: int, num_warpgroups: int, loc: SourceLoc | None) -> tuple[bool, int]:
-    """(swapped, split) under which a product [M, N] can run on the tensor core.
-
-    One side is cut into 64-row instructions, the other is the instruction's N: any multiple of 8 up
-    to 256.
-    """
-    for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
-        if rows % 64 or cols % 8:
-            continue
-        if rows % (64 * num_warpgroups) == 0 and cols <= 256:
-            return swapped, 0
-        if cols % (8 * num_warpgroups) == 0 and cols // num_warpgroups <= 256:
-            return swapped, 1
-    near = (-(-M // 64) * 64, -(-N // 8) * 8)
-    raise ResourceError(
-        f"dot(): a {M}x{N} result does not fit the tensor core's shapes over {num_warpgroups} warpgroups: one side "
-        "must be a multiple of 64 and the other a multiple of 8 up to 256",
-        loc,
-        f"the nearest legal shape is {near[0]}x{near[1]}",
-    )
 
 
 class _Groups:
@@ -94,6 +66,11 @@ class _Groups:
     def get(self, v: Value) -> Layout | None:
         return self.layout.get(self.root(v))
 
+    def members(self, v: Value, values: list[Value]) -> set[Value]:
+        """Those of some values that are in the group of `v`."""
+        root = self.root(v)
+        return {u for u in values if self.root(u) is root}
+
     def offer(self, v: Value, layout: Layout) -> bool:
         """Sets a group's layout unless it has one; True when it did."""
         root = self.root(v)
@@ -107,7 +84,7 @@ def _is_tile(v: Value) -> bool:
     return isinstance(v.type, TileType)
 
 
-def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
+def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:
     """Pairs of values of an op that must lie alike."""
     if isinstance(op, For):
         end = _yield(op.body)
@@ -129,16 +106,23 @@ def _ties(op: Op) -> Iterator[tuple[Value, Value]]:
         yield from ((op.inputs[0], v) for v in op.inputs[1:])
     elif isinstance(op, Scan):
         yield from ((op.inputs[0], v) for v in (*op.inputs[1:], *op.results))
+    elif isinstance(op, InlineAsm):
+        yield from ((op.args[0], v) for v in (*op.args[1:], *op.results))
     elif isinstance(op, tile_moves.Join):
         yield (op.a, op.b)
-    elif isinstance(op, tile_moves.Split):
-        yield op.results
+    elif isinstance(op, tile_moves.Split | tile_moves.Unstack):
+        yield from ((op.results[0], v) for v in op.results[1:])
+    elif isinstance(op, tile_moves.Stack):
+        yield from ((op.parts[0], v) for v in op.parts[1:])
     elif isinstance(op, tile_moves.Gather):
         yield (op.index, op.result)
     elif isinstance(op, tile_moves.Histogram) and op.mask is not None:
         yield (op.a, op.mask)
-    elif op.opcode.startswith("elementwise."):
+    elif is_elementwise(op) or access_of(op) is not None:
+        access = access_of(op)
+        fixed = anchor(access) if access is not None else None
         tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
+        tiles = [v for v in tiles if v is fixed or not free(v)]
         yield from ((tiles[0], v) for v in tiles[1:])
 
 
@@ -167,7 +151,9 @@ def _propagate(ops: list[Op], groups: _Groups) -> None:
             return
 
 
-def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> Layout:
+def _default(
+    ops: list[Op], value: Value, num_warps: int, group: set[Value], facts: AxisFacts
+) -> Layout:
     """A coalesced layout for a group:
 
     vectors along the contiguous dimension of a load or store that touches it.
@@ -186,6 +172,9 @@ def _default(ops: list[Op], value: Value, num_warps: int, group: set[Value]) -> 
                 order = [fast, *(d for d in order if d != fast)]
                 vector = max(1, 16 // t.dtype.bytes)
                 break
+    wanted = group_shape(ops, facts, group)
+    if wanted is not None:
+        order, vector = list(wanted.order), wanted.vector
     if type_.rank:
         share = -(-type_.num_elements // (32 * num_warps))
         while vector > 1 and (vector > share or type_.shape[order[0]] % vector):
@@ -218,8 +207,10 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     _split_sources(graph, region)
     ops = list(region.walk())
     groups = _Groups()
+    free = FreeTiles()
+    facts = axis_facts(region, graph.facts.get("divisors", {}))
     for op in ops:
-        for a, b in _ties(op):
+        for a, b in _ties(op, free):
             if _is_tile(a) and _is_tile(b):
                 groups.tie(a, b)
     for op in ops:
@@ -232,12 +223,20 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
         for v in (*op.results, *(a for r in op.regions for a in r.args))
         if _is_tile(v)
     ]
-    values.sort(key=lambda v: -_size(v))
+    # What is cut into tiles lies as these do.
+    cut = {op.a for op in ops if isinstance(op, tile_moves.Unstack)}
+    values.sort(key=lambda v: (v in cut, -_size(v)))
+    anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
+    # What is accessed through pointers comes first, in order of size; equals do not wait for each
+    # other, so that both sides of a transposition are accessed well.
+    for _, same in groupby([v for v in values if v in anchors], key=_size):
+        for v in list(same):
+            if groups.get(v) is None:
+                groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
+        _propagate(ops, groups)
     for v in values:
         if groups.get(v) is None:
-            root = groups.root(v)
-            members = {u for u in values if groups.root(u) is root}
-            groups.offer(v, _default(ops, v, num_warps, members))
+            groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
             _propagate(ops, groups)
     for v in values:
         assert isinstance(v.type, TileType)
@@ -250,9 +249,9 @@ def _size(v: Value) -> int:
 
 
 def _split_sources(graph: TileGraph, region: Region) -> None:
-    """One arange per use: each use may want its own layout, and making one anew costs nothing."""
+    """One source per use: each use may want its own layout, and making one anew costs nothing."""
     for op in list(region.walk()):
-        if not isinstance(op, tile.Arange):
+        if not isinstance(op, tile.Arange | tile.Splat):
             continue
         for use in graph.users(op.result)[1:]:
             copy = op.rebuild({})
@@ -263,8 +262,11 @@ def _split_sources(graph: TileGraph, region: Region) -> None:
 def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
     """Inserts conversions where the two sides of an op got layouts that do not match."""
     notes: list[str] = []
+    free = FreeTiles()
     for op in ops:
         for link in list(links(op)):
+            if isinstance(op, VIEWS) and free(link.operand):
+                continue  # made anew wherever it is read
             have, out = _layout(link.operand), _layout(link.result)
             want = link.up(out) if link.up is not None else None
             made = link.down(have) if link.down is not None else None

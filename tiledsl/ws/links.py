@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from tiledsl.ir.axis_plan import AxisPlan
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout_moves import append_pair
+from tiledsl.ir.layout_moves import prepend
 from tiledsl.ir.layout_moves import reshape_layout
+from tiledsl.ir.layout_moves import without_first
 from tiledsl.ir.layout_moves import without_last
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -17,6 +19,8 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.tile_moves import Join
 from tiledsl.ir.ops.tile_moves import Split
+from tiledsl.ir.ops.tile_moves import Stack
+from tiledsl.ir.ops.tile_moves import Unstack
 from tiledsl.ir.types import TileType
 
 Carry = Callable[[Layout], Layout | None]
@@ -76,6 +80,22 @@ def links(op: Op) -> Iterator[Link]:
         case Join():
             for value in (op.a, op.b):
                 yield Link(value, op.result, down=append_pair, up=without_last)
+        case Stack():
+            for value in op.parts:
+                yield Link(
+                    value,
+                    op.result,
+                    down=lambda inner: prepend(inner, len(op.parts)),
+                    up=without_first,
+                )
+        case Unstack():
+            for result in op.results:
+                yield Link(
+                    op.a,
+                    result,
+                    down=without_first,
+                    up=lambda out: prepend(out, len(op.results)),
+                )
         case Split():
             for result in op.results:
                 yield Link(op.a, result, down=without_last, up=append_pair)

@@ -12,11 +12,13 @@ Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from tiledsl.dtypes import int32
 from tiledsl.errors import InternalError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -36,6 +38,7 @@ from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ArefType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -43,7 +46,13 @@ from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.scratch import assign_scratch
+from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.stores import StoreGeometry
+
+
+BARRIER_BYTES = 1024
+"""Room for mbarriers and alignment."""
 
 
 @dataclass
@@ -85,6 +94,7 @@ class Lowering:
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
         graph, plan = self.graph, self.plan
+        self.shrink_rings()
         creates = graph.find(aref.Create)
         puts: dict[Value, aref.Put] = {p.aref: p for p in graph.find(aref.Put)}
         for op in creates:
@@ -96,6 +106,11 @@ class Lowering:
             self.make_load_maps(puts[op.result], self.rings[op.result])
         for op in graph.find(tma.StoreTile):
             self.make_store_map(op)
+        # After the barriers of the staging slabs and of the ping-pong order.
+        named = STORE_BARRIER + 2 * plan.num_consumers
+        for role in graph.find(Role):
+            if not role.single_thread:
+                assign_scratch(graph, role, self.smem, self.b, named)
         self.smem.check(self.target, creates[0].loc if creates else None)
         self.setup(arrays)
         for role in graph.find(Role):
@@ -106,6 +121,30 @@ class Lowering:
             graph.append(graph.body, barrier.ClusterSync())
         graph.level = Level.MACHINE
         return self.smem
+
+    def shrink_rings(self) -> None:
+        """Takes slots from the rings until there is room for what ops need for themselves.
+
+        Plans are made before layouts are known, and so without these bytes.
+        """
+        roles = [r for r in self.graph.find(Role) if not r.single_thread]
+        scratch = sum(scratch_bytes(r) for r in roles)
+        if not scratch:
+            return
+        g, plan = self.geometry, self.plan
+        staging = g.buffer_bytes * plan.store_buffers * plan.num_consumers if g is not None else 0
+        room = self.target.smem_bytes - scratch - staging - BARRIER_BYTES
+        least = max(2, plan.mma_depth)
+        while True:
+            rings: list[aref.Create] = self.graph.find(aref.Create)
+            types = [cast("ArefType", r.result.type) for r in rings]
+            if sum(t.slot_bytes * t.depth for t in types) <= room:
+                return
+            deep = [(t.depth, -i) for i, t in enumerate(types) if t.depth > least]
+            if not deep:
+                return
+            ring = rings[-max(deep)[1]]
+            self.graph.replace_op(ring, ring.rebuild({}, depth=ring.depth - 1))
 
     def make_buffers(self, op: aref.Create, put: aref.Put) -> None:
         end = put.body.terminator
@@ -386,10 +425,11 @@ class Lowering:
         split = plan.split_dim if plan.warpgroups_per_tile > 1 else -1
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
             start = g.start(chunk)
+            value = self.chunk_value(b, op, start)
             b.add(tma.StoreWait(plan.store_buffers - 1))
             b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
             slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
-            b.add(smem.Write(slot, op.value, start, per_warpgroup=plan.warpgroups_per_tile > 1))
+            b.add(smem.Write(slot, value, start, per_warpgroup=plan.warpgroups_per_tile > 1))
             b.add(barrier.AsyncFence())
             b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
             coords: list[Value] = []
@@ -406,7 +446,27 @@ class Lowering:
             b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords), op.guard))
             if cursor is not None:
                 b.add(barrier.CursorNext(cursor))
+        made = op.value.defining_op
         self.graph.erase(op)
+        if isinstance(made, Map) and not self.graph.has_uses(made.results[0]):
+            self.graph.erase(made)
+
+    def chunk_value(self, b: Builder, op: tma.StoreTile, start: tuple[int, int]) -> Value:
+        """The stored tile, or the loop that makes it for one chunk alone.
+
+        Made chunk by chunk, the results of an epilogue do not live beside all accumulators.
+        """
+        made = op.value.defining_op
+        if op.chunk >= 0 or not isinstance(made, Map) or made.parent is not op.parent:
+            return op.value
+        if len(made.results) != 1 or len(self.graph.users(op.value)) != 1:
+            return op.value
+        g = self.geometry
+        assert g is not None
+        own = self.plan.warpgroups_per_tile > 1
+        part = clone_op(made, {}, part=(start, g.chunk_shape), part_of_warpgroup=own)
+        b.add(part)
+        return part.results[0]
 
 
 def lower_aref(

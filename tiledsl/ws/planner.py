@@ -58,13 +58,13 @@ class KernelShape:
     top_level: bool
 
     def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
-        """Registers of tiles that the epilogue loads: a row keeps 2 of 8 columns in a thread."""
+        """Registers of tiles that the epilogue loads; a thread keeps 2 of 8 columns of a row."""
         groups = plan.warpgroups_per_tile
         total = 0
         for shape in self.epilogue_loads:
             wide = [self.extent(n, tile) for n in shape if n > 1]
             elements = prod(wide)
-            total += elements // 4 if len(wide) < 2 else elements // (128 * groups)
+            total += elements // 8 if len(wide) < 2 else elements // (128 * groups)
         return total
 
     def extent(self, n: int, tile: tuple[int, int, int]) -> int:
@@ -383,7 +383,7 @@ class Planner:
             for cost, plan in self.plans(tile, problem):
                 found.append(Ranked(cost, plan, tile, self.registers_of(plan, tile)))
         found.sort(key=lambda r: (r.cost.clocks, -r.tile[0] * r.tile[1], r.plan.num_consumers))
-        if not found and self.overrides.structural:
+        if not found and self.overrides.given:
             raise self.refusal(tiles)
         return found
 

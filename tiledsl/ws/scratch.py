@@ -22,6 +22,7 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ws.budget import SmemPlan
 
 ALIGN_BYTES = 128
+POOL_ALIGN_BYTES = 1024
 SMALL_BYTES = 1024
 """Ops that need no more have shared memory of their own; larger ones share one buffer, with a barrier before."""
 
@@ -52,12 +53,22 @@ def assign_scratch(
         at = plan.take(
             "exchange between threads",
             padded_bytes(biggest) * role.instances,
+            align=POOL_ALIGN_BYTES,
             detail=f"shared by {len(large)} ops; {biggest.opcode.rpartition('.')[2]} needs all",
             hint="a smaller tile, or fewer changes of layout",
         )
         for i, op in enumerate(large):
             again = len(large) > 1 and i > 0
             _assign(graph, role, op, top, at, barrier, guarded=again or _may_run_again(graph, op))
+
+
+def scratch_bytes(role: Role) -> int:
+    """Bytes that `assign_scratch` will take for a role, alignment included."""
+    sizes = [padded_bytes(op) for op in role.body.walk() if requested_bytes(op)]
+    small = sum(n for n in sizes if n <= SMALL_BYTES)
+    large = max((n for n in sizes if n > SMALL_BYTES), default=0)
+    slack = POOL_ALIGN_BYTES if sizes else 0
+    return role.instances * (small + large) + slack
 
 
 def padded_bytes(op: Op) -> int:

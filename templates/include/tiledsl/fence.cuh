@@ -20,6 +20,8 @@ TDSL_FN void fence_cta() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 TDSL_FN void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
 // fence.acq_rel.gpu. Thread. ISA: membar/fence.
 TDSL_FN void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+// fence.acq_rel.sys. Thread. ISA: membar/fence.
+TDSL_FN void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 // fence.proxy.tensormap::generic.acquire.gpu: before using a tensor map that the device wrote. Thread.
 TDSL_FN void fence_tensormap_acquire(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"((u64)map) : "memory");

@@ -24,7 +24,7 @@ template <class To> TDSL_FN To float_to_int(double x) {
     if constexpr (sizeof(To) == 8) return x != x ? To(0) : __double2ll_rz(x);
     const i32 v = x != x ? 0 : __double2int_rz(x);
     if constexpr (sizeof(To) == 4) return v;
-    constexpr i32 most = (1 << (8 * sizeof(To) - 1) % 32) - 1;
+    constexpr i32 most = (i32)((1u << (8 * sizeof(To) - 1) % 32) - 1u);
     return (To)(v > most ? most : v < -most - 1 ? -most - 1 : v);
   }
 }
@@ -39,7 +39,7 @@ template <class To> TDSL_FN To float_to_int(float x) {
     if constexpr (sizeof(To) == 8) return x != x ? To(0) : __float2ll_rz(x);
     const i32 v = __float2int_rz(x);
     if constexpr (sizeof(To) == 4) return v;
-    constexpr i32 most = (1 << (8 * sizeof(To) - 1) % 32) - 1;
+    constexpr i32 most = (i32)((1u << (8 * sizeof(To) - 1) % 32) - 1u);
     return (To)(v > most ? most : v < -most - 1 ? -most - 1 : v);
   }
 }

@@ -24,6 +24,7 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
+from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.types import ScalarType
 
@@ -117,10 +118,11 @@ def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContex
 def _wraps(op: Op) -> bool:
     """Whether the plain operator would be undefined on overflow: wide signed integers in a map."""
     dtype = dtype_of(op.results[0])
-    in_map = (
-        op.parent is not None and op.parent.parent is not None and op.parent.parent.vectorized
-    )
-    return in_map and dtype.kind == "int" and dtype.bits >= 32
+    around = op.parent.parent if op.parent is not None else None
+    if dtype.kind != "int" or dtype.bits < 32 or around is None:
+        return False
+    # Offsets of addresses are widened so that they never overflow.
+    return around.vectorized or (isinstance(around, Lanes) and dtype.bits == 32)
 
 
 # ------------------------------------------------------------- constants and binary operators

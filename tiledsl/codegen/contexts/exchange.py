@@ -17,6 +17,7 @@ from tiledsl.codegen.contexts.tile import element
 from tiledsl.codegen.contexts.tile import register_index
 from tiledsl.codegen.contexts.tile import thread_coordinate
 from tiledsl.codegen.cpp import indent
+from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.indexing import register_part
@@ -27,6 +28,7 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.layout_moves import is_padded
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import smem as smem_ops
 from tiledsl.ir.ops import tile as tile_ops
 from tiledsl.ir.ops import tile_moves as ops
 from tiledsl.ir.ops.tile import tile_type
@@ -245,6 +247,23 @@ def thread_index(e: Emission) -> str:
     return "(warp * 32 + lane)"
 
 
+@dataclass(frozen=True)
+class ZeroContext:
+    """Bytes of shared memory that become 0."""
+
+    smem: str
+    num_bytes: int
+    thread: str
+    threads: int
+
+
+@emits("smem.zero")
+def zero(op: smem_ops.Zero, e: Emission) -> ZeroContext:
+    """`zero_shared(a_stage_1, 8192, (warp * 32 + lane), 128);`."""
+    threads = min(32 * e.place.num_warps, e.num_threads)
+    return ZeroContext(e.text(op.smem), op.num_bytes, thread_index(e), threads)
+
+
 # ---------------------------------------------------------------------- registers only
 @emits("tile.join")
 def join(op: ops.Join, e: Emission) -> MapContext:
@@ -280,3 +299,39 @@ def split(op: ops.Split, e: Emission) -> MapContext | None:
     if layout is None:
         return None
     return MapContext("", layout.num_regs, indent("\n".join(lines)))
+
+
+@emits("tile.stack")
+def stack(op: ops.Stack, e: Emission) -> MapContext:
+    """The registers of one tile after the other."""
+    type_ = tile_type(op.result, "stack")
+    name, count = e.name(op.result, "x"), e.layout(type_).num_regs // len(op.parts)
+    lines = [
+        f"put_raw({name}, {f'{n * count} + i' if n else 'i'}, get_raw({e.text(v)}, i));"
+        for n, v in enumerate(op.parts)
+    ]
+    if is_packed(type_.dtype):  # elements of packed tiles are put in ascending order
+        loops = [loop_text(count, 1, line) for line in lines]
+        return MapContext("\n".join(loops), 0, "")
+    return MapContext("", count, indent("\n".join(lines)))
+
+
+@emits("tile.unstack")
+def unstack(op: ops.Unstack, e: Emission) -> MapContext | None:
+    """The registers of one tile after the other."""
+    source = e.layout(tile_type(op.a, "unstack"))
+    used = [(n, r) for n, r in enumerate(op.results) if e.users(r)]
+    if not used:
+        return None
+    first = next((d for d in source.dims[0] if d.size > 1), None)
+    stride = first.stride if first is not None else 0
+    layout = e.layout(tile_type(used[0][1], "unstack"))
+    lines: list[str] = []
+    pins: list[str] = []
+    for n, result in used:
+        index = register_index(e, layout, op.a, (None, *range(layout.rank)))
+        shift = f" + {n * stride}" if n * stride else ""
+        lines.append(f"put_raw({e.name(result, 'x')}, i, get_raw({e.text(op.a)}, {index}{shift}));")
+        if e.is_accumulator(result):
+            pins.append(f"keep({e.name(result)});")
+    return MapContext("", layout.num_regs, indent("\n".join(lines)), "\n".join(pins))

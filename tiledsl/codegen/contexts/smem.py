@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.contexts.tile import dim_name
 from tiledsl.codegen.contexts.tile import thread_coordinate
@@ -16,11 +14,13 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.fragments import Fragment
 from tiledsl.codegen.fragments import fragment_of
 from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import registers_inside
 from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
 from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout_moves import is_padded
 from tiledsl.ir.ops import smem as ops
 from tiledsl.ir.ops.smem import smem_type
 from tiledsl.ir.ops.tile import tile_type
@@ -132,6 +132,8 @@ def _fragment_write(
     f = fragment_of(type_)
     if f is None or type_.dtype.bits != 16 or dest.swizzle_bytes != 128:
         return None
+    if is_padded(e.layout(type_), type_.shape):
+        return None
     cols_dim = 1 - f.row_dim
     first, cols = start[cols_dim], dest.shape[cols_dim]
     blocks = _row_blocks(op, f, type_, dest, start)
@@ -184,7 +186,11 @@ def _element_write(
     own = op.per_warpgroup
     conditions: list[str] = []
     coords: list[str] = []
-    for dim, extent in enumerate(dest.shape):
+    # A destination that is larger than the tile keeps what is beyond it.
+    box = dest.shape if own else tuple(
+        min(n, m - s) for n, m, s in zip(dest.shape, type_.shape, start, strict=True)
+    )
+    for dim, extent in enumerate(box):
         thread = thread_coordinate(e, layout, dim, dim_name(dim, type_.rank), own_group=own)
         text = add(thread, register_part(layout, dim), f"{-start[dim]}" if start[dim] else "")
         coords.append(text.replace("+ -", "- "))
@@ -195,47 +201,10 @@ def _element_write(
         conditions += [e.use_in(c) for c in replica_conditions(layout, e.place.num_warps)]
     width = _width(type_, dest, start[dest.major])
     context = _elements(e, e.text(op.value), type_, dest, coords, width, e.text(op.smem))
-    kept, sure = registers_inside(layout, start, dest.shape, own=own)
+    kept, sure = registers_inside(layout, start, box, own=own)
     if sure:
         conditions = [c for c in conditions if not c.startswith("inside(")]
     return replace(context, inside=" && ".join(conditions) or "true", kept=kept)
-
-
-def registers_inside(
-    layout: Layout, start: tuple[int, ...], shape: tuple[int, ...], *, own: bool
-) -> tuple[str, bool]:
-    """A condition on register `i` for elements that some thread has inside of a box, and whether
-    those are inside for every thread (own: coordinates of one warpgroup's part).
-    """
-    coords = layout.coords()
-    if own:
-        coords = coords[:4]
-    low, high = coords.min(axis=(0, 1)), coords.max(axis=(0, 1))
-    box = np.asarray(start), np.asarray(start) + np.asarray(shape)
-    touched = ((high >= box[0]) & (low < box[1])).all(axis=1)
-    sure = bool(((low >= box[0]) & (high < box[1]))[touched].all())
-    if touched.all():
-        return "true", sure
-    runs = _runs(np.flatnonzero(touched))
-    first, length = runs[0]
-    if len(runs) == 1:
-        return f"i >= {first} && i < {first + length}", sure
-    period = runs[1][0] - first
-    regular = all(r == (first + n * period, length) for n, r in enumerate(runs))
-    if regular and first < period and touched.size % period == 0:
-        return f"i % {period} >= {first} && i % {period} < {first + length}", sure
-    return "true", False
-
-
-def _runs(indices: np.ndarray) -> list[tuple[int, int]]:
-    """(first, length) of the runs of consecutive numbers."""
-    out: list[tuple[int, int]] = []
-    for i in indices.tolist():
-        if out and i == out[-1][0] + out[-1][1]:
-            out[-1] = (out[-1][0], out[-1][1] + 1)
-        else:
-            out.append((i, 1))
-    return out
 
 
 @emits("smem.read")
@@ -265,7 +234,7 @@ def _width(type_: TileType, memory: SmemType, start: int) -> int:
     width = vector_width(
         layout, memory.major, memory.shape[memory.major], type_.dtype.bytes, limit_bytes=CHUNK_BYTES
     )
-    while width > 1 and start % width:
+    while width > 1 and (start % width or type_.shape[memory.major] % width):
         width //= 2
     return width if width * type_.dtype.bytes >= 4 else 1
 
@@ -302,10 +271,5 @@ def _elements(
 
 
 def _check_boxes(memory: SmemType) -> None:
-    if memory.swizzle_bytes == 0:
-        return
-    line_bytes = memory.shape[memory.major] * memory.dtype.bytes
-    if memory.swizzle_bytes != 128 or line_bytes % 128:
-        raise CodegenError(
-            f"{memory}: {line_bytes} contiguous bytes are not whole 128-byte swizzled lines"
-        )
+    if memory.swizzle_bytes not in (0, 128):
+        raise CodegenError(f"{memory}: expected a swizzle of 0 or 128 bytes")

@@ -11,6 +11,7 @@ from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.indexing import index_map
 from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import registers_inside
 from tiledsl.codegen.indexing import thread_part
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
@@ -22,6 +23,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import tile as ops
+from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
 
@@ -47,6 +49,8 @@ class MapContext:
     group: int = 1
     arguments: str = ""
     variant: str = ""
+    skip: str = ""
+    only: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,12 @@ def enter_map(op: ops.Map, e: Emission) -> None:
     for result in op.results:
         if e.users(result) or e.is_declared(result):
             e.name(result, "x")
-    args = op.body.args
+    bind_elements(op, layout, e)
+
+
+def bind_elements(op: ops.Map | Lanes, layout: Layout, e: Emission) -> None:
+    """Binds the arguments of a body that runs over registers `i` of a layout."""
+    args = op.regions[0].args
     for n, (arg, value) in enumerate(zip(args, op.inputs, strict=False)):
         if isinstance(value.type, TileType):
             follows = op.follows[n] if n < len(op.follows) else tuple(range(value.type.rank))
@@ -180,12 +189,28 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     pins = "\n".join(f"keep({e.name(r)});" for r in op.results if e.is_accumulator(r))
     if not _is_whole_packed(op):
         packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
-        return MapContext("\n".join(f"{e.name(r)}.zero();" for r in packed), count, body, pins)
+        before = "\n".join(f"{e.name(r)}.zero();" for r in packed)
+        kept = _kept(op, _INDEX)
+        skip = f"  if (!({kept})) continue;\n" if kept != "true" else ""
+        return MapContext(before, count, body, pins, skip=skip)
     group = 4 // op.out_dtypes[0].bytes
     name = e.name(op.results[0])
     function = e.names.fresh("element")
     arguments = ", ".join(f"{function}({group} * j{f' + {k}' if k else ''})" for k in range(group))
-    return MapContext("", count // group, body, pins, name, function, group, arguments, "packed")
+    kept = _kept(op, f"(j * {group})")
+    only = f"if ({kept}) " if kept != "true" else ""
+    return MapContext(
+        "", count // group, body, pins, name, function, group, arguments, "packed", only=only
+    )
+
+
+def _kept(op: ops.Map, index: str) -> str:
+    """A condition on the registers that a map of a part computes."""
+    if not op.part:
+        return "true"
+    start, shape = op.part
+    own = op.part_of_warpgroup
+    return registers_inside(map_layout(op), start, shape, own=own, index=index)[0]
 
 
 @reads_at_its_own_place("tile.map")

@@ -11,7 +11,6 @@ import numpy as np
 from tiledsl.dtypes import DType
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
-from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -22,10 +21,12 @@ from tiledsl.ir.op import region
 from tiledsl.ir.ops.elementwise import like
 from tiledsl.ir.ops.elementwise import wide
 from tiledsl.ir.ops.pointer import LOWER
+from tiledsl.ir.ops.pointer import SHARED_BYTES
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.pointer import check_lanes
 from tiledsl.ir.ops.pointer import origin_of
 from tiledsl.ir.ops.pointer import pointed_to
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
@@ -81,6 +82,9 @@ class Rmw(Op, opcode="atomic.rmw", effect=Effect.WRITE):
     mask: Value = operand(default=None)
     sem: str = attribute(default="acq_rel")
     scope: str = attribute(default="gpu")
+    scratch: Value = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         dtype = pointed_to(self.pointer, f"atomic_{self.kind}")
@@ -92,6 +96,10 @@ class Rmw(Op, opcode="atomic.rmw", effect=Effect.WRITE):
         if problem := rmw_problem(self.kind, dtype):
             raise VerifyError(f"atomic_{self.kind}: {problem}")
         _check_order(f"atomic_{self.kind}", self.sem, self.scope)
+
+    def scratch_bytes(self) -> int:
+        """One thread updates a single element and hands the old one to all."""
+        return SHARED_BYTES if isinstance(self.pointer.type, ScalarType) else 0
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         pointer, value, *rest = arrays
@@ -117,6 +125,9 @@ class Cas(Op, opcode="atomic.cas", effect=Effect.WRITE):
     value: Value = operand()
     sem: str = attribute(default="acq_rel")
     scope: str = attribute(default="gpu")
+    scratch: Value = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         dtype = pointed_to(self.pointer, "atomic_cas")
@@ -128,6 +139,10 @@ class Cas(Op, opcode="atomic.cas", effect=Effect.WRITE):
         if dtype.bits < 16:
             raise VerifyError(f"atomic_cas: {dtype!r} is too narrow, 16 bits are needed")
         _check_order("atomic_cas", self.sem, self.scope)
+
+    def scratch_bytes(self) -> int:
+        """One thread updates a single element and hands the old one to all."""
+        return SHARED_BYTES if isinstance(self.pointer.type, ScalarType) else 0
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         pointer, compare, value = arrays
@@ -189,10 +204,3 @@ class CasLanes(Lanes, opcode="atomic.cas_lanes", levels=LOWER, effect=Effect.WRI
 
     def infer_types(self) -> tuple[Type, ...]:
         return (TileType(self.shape, self.dtype, self.layout),)
-
-
-def layout_of(value: Value) -> Layout:
-    """The layout of a register tile. Raises TypeMismatch when it has none."""
-    if isinstance(value.type, TileType) and value.type.layout is not None:
-        return value.type.layout
-    raise TypeMismatch(f"{value.type} has no layout")

@@ -13,6 +13,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
+from tiledsl.ir.library import tf32_high
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
@@ -22,6 +23,7 @@ from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
 from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import dtype_argument
@@ -32,9 +34,28 @@ from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
 
+FP8_PROMOTION = 128
+"""The tensor core sums fp8 products with about 14 bits; after so many elements of K they go to f32."""
+
+
 def accumulator_dtype(operand_dtype: DType) -> DType:
     """f32 for floats, i32 for int8."""
     return int32 if operand_dtype.is_int else float32
+
+
+def product_shape(a: TileType, b: TileType) -> tuple[int, ...]:
+    """The shape of a @ b. Raises TypeMismatch."""
+    if a.rank != b.rank or a.rank < 2:
+        raise TypeMismatch(
+            f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each"
+        )
+    if a.shape[:-2] != b.shape[:-2]:
+        raise TypeMismatch(
+            f"dot(): a has batch {list(a.shape[:-2])} but b has {list(b.shape[:-2])}"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise TypeMismatch(f"dot(): a has K={a.shape[-1]} but b has K={b.shape[-2]}")
+    return (*a.shape[:-1], b.shape[-1])
 
 
 class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
@@ -42,7 +63,10 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
 
     a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8),
     registers.
-    precision: "tf32", "tf32x3" or "ieee" for f32 operands, "" otherwise.
+    a and b may have leading batch dimensions, [B, M, K] and [B, K, N]; then acc has them too.
+    precision: for f32 operands "tf32" (one product of operands rounded to TF32), "tf32x3" (three, an
+    error of about 2**-21 of the sum of absolute products), "ieee" or "" (as accurate as f32); else "".
+    promote: elements of K after which an fp8 product is added to acc in f32; 0 never.
     Ref: PTX ISA, wgmma.mma_async.
     """
 
@@ -50,28 +74,27 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     b: Value = operand()
     acc: Value = operand()
     precision: str = attribute(default="")
+    promote: int = attribute(default=FP8_PROMOTION)
 
     def infer_types(self) -> tuple[Type, ...]:
         a, b, acc = self.a.type, self.b.type, self.acc.type
         if not (isinstance(a, TileType) and isinstance(b, TileType) and isinstance(acc, TileType)):
             raise TypeMismatch(f"dot(): operands must be tiles, got {a}, {b} and {acc}")
-        if a.rank != 2 or b.rank != 2:
-            raise TypeMismatch(
-                f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each"
-            )
-        if a.shape[1] != b.shape[0]:
-            raise TypeMismatch(f"dot(): a has K={a.shape[1]} but b has K={b.shape[0]}")
+        shape = product_shape(a, b)
         if a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8):
             raise TypeMismatch(f"dot(): a is {a.dtype!r} but b is {b.dtype!r}")
-        want = TileType((a.shape[0], b.shape[1]), accumulator_dtype(a.dtype))
+        want = TileType(shape, accumulator_dtype(a.dtype))
         if acc.with_layout(None) != want:
             raise TypeMismatch(f"dot(): acc is {acc.with_layout(None)}, expected {want}")
         return (acc,)
 
     def evaluate(self, a: Any, b: Any, acc: Any) -> Any:
         wide = np.int64 if np.asarray(a).dtype.kind in "iu" else np.float32
-        if self.precision == "ieee":
-            wide = np.float64
+        if np.asarray(a).dtype == np.float32:
+            if self.precision == "tf32":
+                a, b = tf32_high(a), tf32_high(b)
+            else:
+                wide = np.float64
         product = np.asarray(a).astype(wide) @ np.asarray(b).astype(wide)
         return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(
             np.asarray(acc).dtype
@@ -105,7 +128,10 @@ class Issue(
         acc = self.acc.type
         if a.shape[1] != b.shape[0]:
             raise TypeMismatch(f"mma: a has K={a.shape[1]} but b has K={b.shape[0]}")
-        if not isinstance(acc, TileType) or acc.shape != (a.shape[0], b.shape[1]):
+        # Operands in shared memory may be padded to whole instructions.
+        if not isinstance(acc, TileType) or not (
+            acc.shape[0] <= a.shape[0] and acc.shape[1] <= b.shape[1]
+        ):
             raise TypeMismatch(f"mma: acc is {acc}, expected {a.shape[0]}x{b.shape[1]}")
         return (acc,)
 
@@ -186,30 +212,36 @@ def dot(
 ) -> Value:
     """`a @ b`, plus `acc` when given.
 
-    a: [M, K], b: [K, N], one dtype. Result: `out_dtype`, else acc's dtype, else float32 (int32 for
+    a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else acc's dtype, else float32 (int32 for
     int8).
     input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"
     (False).
-    max_num_imprecise_acc: accepted; partial sums are never less exact than it asks for.
+    max_num_imprecise_acc: for 8-bit floats, how many products may be summed before the sum is added
+    in float32 (default 128).
     """
-    del max_num_imprecise_acc
     left, right = _dot_operand(a, "a"), _dot_operand(b, "b")
     wide = accumulator_dtype(left.dtype)
-    if left.rank != 2 or right.rank != 2:
-        raise TypeMismatch(
-            f"dot(): a has shape {list(left.shape)} and b {list(right.shape)}, "
-            "expected two dimensions each"
-        )
-    given = _accumulator(acc, (left.shape[0], right.shape[1]))
+    shape = product_shape(left, right)
+    given = _accumulator(acc, shape)
     out = dtype_argument(out_dtype, "dot(): out_dtype") if unwrap(out_dtype) is not None else None
     out = out or (given.dtype if given else wide)
     if acc is None:
-        start = builder.value(Splat(constant(builder, 0, wide), (left.shape[0], right.shape[1])))
+        start = builder.value(Splat(constant(builder, 0, wide), shape))
     else:
         start = as_value(builder, acc, wide)
     precision = _precision(left.dtype, unwrap(input_precision), unwrap(allow_tf32))
-    return as_value(builder, builder.value(Dot(a, b, start, precision=precision)), out)
+    promote = _promotion(left.dtype, unwrap(max_num_imprecise_acc))
+    product = builder.value(Dot(a, b, start, precision=precision, promote=promote))
+    return as_value(builder, product, out)
+
+
+def _promotion(dtype: DType, imprecise: int | None) -> int:
+    """After how many elements of K an fp8 product is added in f32: at least one instruction box."""
+    if not dtype.is_fp8 or imprecise is None:
+        return FP8_PROMOTION
+    count = compile_time_int(imprecise, "dot(): max_num_imprecise_acc")
+    return max(FP8_PROMOTION, count // FP8_PROMOTION * FP8_PROMOTION)
 
 
 def _dot_operand(x: object, name: str) -> TileType:
@@ -224,7 +256,7 @@ def _dot_operand(x: object, name: str) -> TileType:
     )
 
 
-def _accumulator(acc: object, shape: tuple[int, int]) -> TileType | None:
+def _accumulator(acc: object, shape: tuple[int, ...]) -> TileType | None:
     if acc is None:
         return None
     if not isinstance(acc, Value) or not isinstance(acc.type, TileType):

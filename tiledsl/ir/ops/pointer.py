@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
 LOAD_HINTS = ("", "ca", "cg", "cs", "cv", "evict_first", "evict_last", "no_allocate")
+SHARED_BYTES = 16
+"""Shared memory in which one thread hands an element to the others."""
 STORE_HINTS = ("", "wb", "cg", "cs", "wt", "evict_first", "evict_last", "no_allocate")
 
 
@@ -123,6 +125,9 @@ class Load(Op, opcode="pointer.load", effect=Effect.READ):
     other: Value = operand(default=None)
     hint: str = attribute(default="")
     volatile: bool = attribute(default=False)
+    scratch: Value = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         dtype = pointed_to(self.pointer, "load")
@@ -138,10 +143,15 @@ class Load(Op, opcode="pointer.load", effect=Effect.READ):
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         pointer, *rest = arrays
         mask = rest[0] if self.mask is not None else True
-        other = rest[-1] if self.other is not None else 0
+        other = rest[1] if self.other is not None else 0
         dtype = pointed_to(self.pointer, "load")
         origin = origin_of(self.pointer)
         return machine.memory.gather(pointer, dtype, mask, other, origin=origin)
+
+    def scratch_bytes(self) -> int:
+        """One thread reads a changing element for all."""
+        is_shared = self.volatile and isinstance(self.pointer.type, ScalarType)
+        return SHARED_BYTES if is_shared else 0
 
 
 class Store(Op, opcode="pointer.store", effect=Effect.WRITE):

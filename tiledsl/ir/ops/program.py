@@ -13,6 +13,7 @@ from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
 from tiledsl.ir import operators
+from tiledsl.ir.broadcasting import unify_pair
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
 from tiledsl.ir.op import Effect
@@ -24,6 +25,7 @@ from tiledsl.ir.op import operand
 from tiledsl.ir.operands import Operand
 from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import is_number
+from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
@@ -116,6 +118,32 @@ def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
     return operators.binary(
         b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div
     )
+
+
+@builtin
+def swizzle2d(
+    b: Builder, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
+) -> tuple[Operand, Operand]:
+    """Indices of a row-major grid of size_i x size_j in groups of size_g rows, column by column."""
+
+    def math(symbol: str, x: Operand, y: Operand) -> Operand:
+        if is_number(x) and is_number(y):
+            whole = {"*": x * y, "+": x + y, "-": x - y}
+            return whole[symbol] if symbol in whole else int(x // y if symbol == "//" else x % y)
+        return operators.binary(b, symbol, x, y)
+
+    ij = math("+", math("*", i, size_j), j)
+    size_gj = math("*", size_g, size_j)
+    first = math("*", math("//", ij, size_gj), size_g)
+    left = math("-", size_i, first)
+    rows = min(left, size_g) if is_number(left) and is_number(size_g) else smaller(b, left, size_g)
+    ij = math("%", ij, size_gj)
+    return math("+", first, math("%", ij, rows)), math("//", ij, rows)
+
+
+def smaller(b: Builder, x: Operand, y: Operand) -> Value:
+    """The smaller of two integers."""
+    return b.value(Min(*unify_pair(b, x, y, "swizzle2d()")))
 
 
 # ---------------------------------------------------------------------- at compile time

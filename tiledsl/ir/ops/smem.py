@@ -99,3 +99,14 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")
         return (TileType(t.shape, t.dtype),)
+
+
+class Zero(Op, opcode="smem.zero", levels=Level.MACHINE, effect=Effect.WRITE):
+    """Writes zeros to the first `num_bytes` of a buffer (a multiple of 16); all threads of the role share the work."""
+
+    smem: Value = operand()
+    num_bytes: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        smem_type(self.smem, "zero")
+        return ()

@@ -195,6 +195,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     of the input the dimension of the iteration space, or None where it is broadcast. body:
     arguments (one scalar per input, then one i32 coordinate per dimension of the iteration space),
     scalar ops only, yields one scalar per result.
+    part: (first coordinate, extents) of the box that is computed, everything when empty; the other
+    registers of the results hold nothing. part_of_warpgroup: coordinates of a warpgroup's part.
     shape, layout: the iteration space; all results have it.
     """
 
@@ -205,6 +207,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     follows: tuple[tuple[int | None, ...], ...] = attribute(default=())
     out_dtypes: tuple[DType, ...] = attribute(default=())
     body: Region = region()
+    part: tuple[tuple[int, ...], ...] = attribute(default=())
+    part_of_warpgroup: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         return tuple(TileType(self.shape, d, self.layout) for d in self.out_dtypes)

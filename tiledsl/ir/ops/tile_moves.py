@@ -10,10 +10,12 @@ from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.layout_moves import exchange_bytes
+from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
 from tiledsl.ir.ops.control import same_type
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
@@ -50,6 +52,36 @@ class Split(Op, opcode="tile.split"):
 
     def evaluate(self, a: Any) -> Any:
         return a[..., 0].copy(), a[..., 1].copy()
+
+
+class Unstack(Op, opcode="tile.unstack", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
+    """The tiles along the first axis, one result each."""
+
+    a: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        t = tile_type(self.a, "unstack")
+        if t.rank < 2:
+            raise TypeMismatch(f"unstack: expected two axes or more, got {list(t.shape)}")
+        return (TileType(t.shape[1:], t.dtype),) * t.shape[0]
+
+    def evaluate(self, a: Any) -> Any:
+        return tuple(x.copy() for x in a)
+
+
+class Stack(Op, opcode="tile.stack", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
+    """Tiles side by side along a new first axis."""
+
+    parts: tuple[Value, ...] = operands()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        types = [tile_type(v, "stack") for v in self.parts]
+        if not types or not all(same_type(t, types[0]) for t in types):
+            raise TypeMismatch("stack: expected tiles of one type")
+        return (TileType((len(types), *types[0].shape), types[0].dtype),)
+
+    def evaluate(self, *parts: Any) -> Any:
+        return np.stack(parts)
 
 
 class Cat(Op, opcode="tile.cat"):

@@ -1,0 +1,204 @@
+// global.cuh - global memory through pointers that each register computes for itself. What is accessed comes from a
+// function of the register index; how, from a policy that is generated per kernel (generated/access.cuh.j2).
+#pragma once
+#include "tiledsl/tile.cuh"
+
+namespace tdsl {
+
+// Where an element lies, whether it is accessed, and what it is read as if not.
+template <class T> struct Lane { T* p; };
+template <class T> struct MaskedLane { T* p; bool in; };
+template <class T> struct FilledLane { T* p; bool in; T other; };
+
+// Up to 16 bytes on their way; fewer than four fill the low part of a word.
+template <int BYTES> struct Cell { u32 w[(BYTES + 3) / 4]; };
+
+// The bits of an element in the low part of a 64-bit word, and back. Thread.
+template <class T> TDSL_FN u64 element_bits(T v) {
+  if constexpr (sizeof(T) == 1) return bits_as<u8>(v);
+  else if constexpr (sizeof(T) == 2) return bits_as<u16>(v);
+  else if constexpr (sizeof(T) == 4) return bits_as<u32>(v);
+  else return bits_as<u64>(v);
+}
+template <class T> TDSL_FN T element_of(u64 bits) {
+  if constexpr (sizeof(T) == 1) return bits_as<T>((u8)bits);
+  else if constexpr (sizeof(T) == 2) return bits_as<T>((u16)bits);
+  else if constexpr (sizeof(T) == 4) return bits_as<T>((u32)bits);
+  else return bits_as<T>(bits);
+}
+template <class T> TDSL_FN Cell<sizeof(T)> one_cell(T v) {
+  Cell<sizeof(T)> c;
+  const u64 bits = element_bits(v);
+  c.w[0] = (u32)bits;
+  if constexpr (sizeof(T) == 8) c.w[1] = (u32)(bits >> 32);
+  return c;
+}
+template <class T> TDSL_FN T from_cell(Cell<sizeof(T)> c) {
+  if constexpr (sizeof(T) == 8) return element_of<T>((u64)c.w[1] << 32 | c.w[0]);
+  else return element_of<T>(c.w[0]);
+}
+// V copies of an element. Thread.
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filled_cell(T v) {
+  Cell<V * sizeof(T)> c;
+  u32 word = (u32)element_bits(v);
+  if constexpr (sizeof(T) == 1 && V > 1) word |= word << 8 | word << 16 | word << 24;
+  if constexpr (sizeof(T) == 2 && V > 1) word |= word << 16;
+#pragma unroll
+  for (int k = 0; k < (int)(sizeof(c.w) / 4); ++k) c.w[k] = word;
+  if constexpr (sizeof(T) == 8) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) c.w[2 * k + 1] = (u32)(element_bits(v) >> 32);
+  }
+  return c;
+}
+// The V elements of a tile from register i on. Thread.
+template <int V, class T, class X> TDSL_FN Cell<V * sizeof(T)> get_cell(const X& x, int i) {
+  if constexpr (V == 1) return one_cell<T>(get_raw(x, i));
+  else {
+    const Words<V * sizeof(T)> words = get_words<V>(x, i);
+    Cell<V * sizeof(T)> c;
+#pragma unroll
+    for (int k = 0; k < V * (int)sizeof(T) / 4; ++k) c.w[k] = words.w[k];
+    return c;
+  }
+}
+template <int V, class T, class X> TDSL_FN void put_cell(X& x, int i, Cell<V * sizeof(T)> c) {
+  if constexpr (V == 1) put_raw(x, i, from_cell<T>(c));
+  else {
+    Words<V * sizeof(T)> words;
+#pragma unroll
+    for (int k = 0; k < V * (int)sizeof(T) / 4; ++k) words.w[k] = c.w[k];
+    put_words<V>(x, i, words);
+  }
+}
+
+// ------------------------------------------------------------------ loads
+// One vector. Thread. ISA: ld.global.
+template <int V, class LD, class X, class T> TDSL_FN void load_lane(X& x, int i, Lane<T> a) {
+  Cell<V * sizeof(T)> c;
+  LD::load(c, (u64)a.p);
+  put_cell<V, T>(x, i, c);
+}
+template <int V, class LD, class X, class T> TDSL_FN void load_lane(X& x, int i, MaskedLane<T> a) {
+  Cell<V * sizeof(T)> c = {};
+  LD::load_if(c, (u64)a.p, a.in);
+  put_cell<V, T>(x, i, c);
+}
+template <int V, class LD, class X, class T> TDSL_FN void load_lane(X& x, int i, FilledLane<T> a) {
+  Cell<V * sizeof(T)> c = filled_cell<V>(a.other);
+  LD::load_if(c, (u64)a.p, a.in);
+  put_cell<V, T>(x, i, c);
+}
+// N registers in vectors of V neighbours; `at(i)` says where register i lies. Thread. ISA: ld.global.
+template <int N, int V, class LD, class X, class F> TDSL_FN void load_lanes(X& x, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += V) load_lane<V, LD>(x, i, at(i));
+}
+// As load_lanes where a mask may cut a vector: such vectors are read element by element. Thread.
+template <int N, int V, class LD, class X, class F> TDSL_FN void load_partial(X& x, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    auto lane = at(i);
+    bool any = lane.in;
+#pragma unroll
+    for (int k = 1; k < V; ++k) {
+      const bool in = at(i + k).in;
+      any |= in;
+      lane.in &= in;
+    }
+    load_lane<V, LD>(x, i, lane);
+    if (any && !lane.in) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) load_lane<1, LD>(x, i + k, at(i + k));
+    }
+  }
+}
+// One element that all threads read. Thread. ISA: ld.global.
+template <class LD, class T> TDSL_FN T load_one(const T* p) {
+  Cell<sizeof(T)> c;
+  LD::load(c, (u64)p);
+  return from_cell<T>(c);
+}
+template <class LD, class T> TDSL_FN T load_one(const T* p, bool in, T other) {
+  Cell<sizeof(T)> c = one_cell(other);
+  LD::load_if(c, (u64)p, in);
+  return from_cell<T>(c);
+}
+
+// ------------------------------------------------------------------ stores
+template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
+template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }
+// One vector, where `first` (the threads that do not hold copies). Thread. ISA: st.global.
+template <int V, class ST, class X, class T> TDSL_FN void store_lane(const X& x, int i, T* p, bool in) {
+  ST::store_if(get_cell<V, T>(x, i), (u64)p, in);
+}
+template <int N, int V, class ST, class X, class F> TDSL_FN void store_lanes(const X& x, bool first, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const auto lane = at(i);
+    store_lane<V, ST>(x, i, lane.p, first && is_in(lane));
+  }
+}
+// As store_lanes where a mask may cut a vector. Thread.
+template <int N, int V, class ST, class X, class F> TDSL_FN void store_partial(const X& x, bool first, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const auto lane = at(i);
+    bool all = first && lane.in, any = all;
+#pragma unroll
+    for (int k = 1; k < V; ++k) {
+      const bool in = first && at(i + k).in;
+      any |= in;
+      all &= in;
+    }
+    store_lane<V, ST>(x, i, lane.p, all);
+    if (any && !all) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const auto one = at(i + k);
+        store_lane<1, ST>(x, i + k, one.p, first && one.in);
+      }
+    }
+  }
+}
+// One element, where `in`. Thread. ISA: st.global.
+template <class ST, class T> TDSL_FN void store_one(T* p, T v, bool in) { ST::store_if(one_cell(v), (u64)p, in); }
+
+// ------------------------------------------------------------------ atomics
+// The old value of one element, 0 where not `in`. Thread. ISA: atom.
+template <class OP, class T> TDSL_FN T rmw_one(T* p, T v, bool in) {
+  return in ? element_of<T>(OP::atom((u64)p, element_bits(v))) : element_of<T>(0);
+}
+template <class OP, class T> TDSL_FN T cas_one(T* p, T compare, T v, bool in) {
+  return in ? element_of<T>(OP::cas((u64)p, element_bits(compare), element_bits(v))) : element_of<T>(0);
+}
+// Updates of N registers, each with its old value. Thread. ISA: atom.
+template <int N, class OP, class Y, class X, class F> TDSL_FN void rmw_lanes(Y& old, const X& x, bool first, F at) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const auto lane = at(i);
+    put_raw(old, i, rmw_one<OP>(lane.p, get_raw(x, i), first && is_in(lane)));
+  }
+}
+template <int N, class OP, class Y, class X, class F>
+TDSL_FN void cas_lanes(Y& old, const X& compare, const X& x, bool first, F at) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const auto lane = at(i);
+    put_raw(old, i, cas_one<OP>(lane.p, get_raw(compare, i), get_raw(x, i), first && is_in(lane)));
+  }
+}
+// Updates whose old values nobody wants, V neighbours at once. Thread. ISA: red.
+template <int N, int V, class OP, class X, class F> TDSL_FN void red_lanes(const X& x, bool first, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const auto lane = at(i);
+    using T = decltype(get_raw(x, i));
+    if (first && is_in(lane)) {
+      if constexpr (V == 1) OP::red((u64)lane.p, element_bits(get_raw(x, i)));
+      else OP::red((u64)lane.p, get_cell<V, T>(x, i));
+    }
+  }
+}
+
+}  // namespace tdsl

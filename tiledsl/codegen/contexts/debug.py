@@ -1,0 +1,84 @@
+"""Prints of kernels: a printf per element, by the first of the threads that hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.contexts.pointer import first_copy
+from tiledsl.codegen.contexts.pointer import first_thread
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import dim_name
+from tiledsl.codegen.contexts.tile import element
+from tiledsl.codegen.contexts.tile import thread_coordinate
+from tiledsl.codegen.cpp import indent
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.registry import emits
+from tiledsl.dtypes import DType
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import debug as ops
+from tiledsl.ir.ops.elementwise import element_dtype
+from tiledsl.ir.types import TileType
+
+
+@dataclass(frozen=True)
+class PrintContext:
+    """Statements that print."""
+
+    body: str
+
+
+@emits("debug.print")
+def print_(op: ops.Print, e: Emission) -> PrintContext:
+    """`if (warp == 0 && lane == 0) printf("pid (%d, %d, %d) n: %d\\n", ...);`."""
+    lines: list[str] = []
+    if not op.values:
+        lines.append(f"if ({first_thread(e)}) {_call(op.prefix, '', '', '')}")
+    for number, value in enumerate(op.values):
+        label = op.prefix if len(op.values) == 1 else f"{op.prefix}(operand {number})"
+        lines.append(_print(value, label, e, hex_=op.hex))
+    return PrintContext("\n".join(lines))
+
+
+def _print(value: Value, label: str, e: Emission, *, hex_: bool) -> str:
+    dtype = element_dtype(value, "device_print")
+    form, cast = _format(dtype, hex_=hex_)
+    if not isinstance(value.type, TileType):
+        return f"if ({first_thread(e)}) {_call(label, form, '', f'({cast}){e.atom(value)}')}"
+    layout = e.layout(value.type)
+    conditions = [first_copy(e, layout)]
+    places: list[str] = []
+    for dim, extent in enumerate(value.type.shape):
+        thread = thread_coordinate(e, layout, dim, dim_name(dim, layout.rank))
+        places.append(add(thread, register_part(layout, dim)))
+        if layout.padded_shape[dim] > extent:
+            conditions.append(f"{places[-1]} < {extent}")
+    text = f"({cast}){element(e, value, 'i')}"
+    call = _call(label, form, ", ".join(places), text, rank=len(places))
+    return (
+        f"#pragma unroll 1\nfor (int i = 0; i < {layout.num_regs}; ++i) {{\n"
+        + indent(f"if ({' && '.join(conditions)}) {call}")
+        + "\n}"
+    )
+
+
+def _call(label: str, form: str, places: str, text: str, *, rank: int = 0) -> str:
+    clean = label.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
+    index = f" idx ({', '.join(['%d'] * rank)})" if rank else ""
+    arguments = ", ".join(
+        x for x in ("(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z", places, text) if x
+    )
+    return f'printf("pid (%d, %d, %d){index} {clean}{form}\\n", {arguments});'
+
+
+def _format(dtype: DType, *, hex_: bool) -> tuple[str, str]:
+    """The printf conversion and the C++ type that is passed."""
+    if dtype.is_float:
+        return "%g", "double"
+    if dtype.is_pointer or (hex_ and dtype.bits == 64):
+        return "0x%llx", "u64"
+    if hex_:
+        return "0x%x", "u32"
+    if dtype.bits == 64:
+        return ("%lld", "i64") if dtype.is_signed else ("%llu", "u64")
+    return ("%d", "int") if dtype.is_signed or dtype.kind == "bool" else ("%u", "u32")

@@ -1,0 +1,255 @@
+"""Loads and stores through pointers.
+
+An access of a tile is a function of the register index that gives address, mask and filling, and a
+call that runs over the registers in vectors. Of threads that hold copies the first one stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.codegen.combining import sync_text
+from tiledsl.codegen.contexts.tile import bind_elements
+from tiledsl.codegen.cpp import literal
+from tiledsl.codegen.cpp import memory_type
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.emission import Expression
+from tiledsl.codegen.indexing import replica_conditions
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import yields_to
+from tiledsl.dtypes import DType
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import control
+from tiledsl.ir.ops import pointer as ops
+from tiledsl.ir.ops.pointer import pointed_to
+
+
+@dataclass(frozen=True)
+class LanesContext:
+    """An access of a tile: the function of its addresses, and the call with it.
+
+    before, after: statements around it, or "".
+    """
+
+    at: str
+    body: str
+    call: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class ReturnContext:
+    """The end of the function of addresses."""
+
+    copies: str
+
+
+@dataclass(frozen=True)
+class AddContext(Expression):
+    """`p + n`."""
+
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class LoadContext(Expression):
+    """One element that all threads read."""
+
+    function: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class StoreContext:
+    """One element that one thread writes."""
+
+    policy: str
+    pointer: str
+    value: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class SharedContext:
+    """One thread computes an element and hands it to the others through shared memory.
+
+    guard: a barrier before, or "". word: type that goes through shared memory.
+    """
+
+    guard: str
+    first: str
+    scratch: str
+    word: str
+    element: str
+    sync: str
+    target: str
+    result: str
+    variant: str = "shared"
+
+
+@dataclass(frozen=True)
+class BarrierContext:
+    """A barrier of the program's threads."""
+
+    sync: str
+
+
+# ---------------------------------------------------------------------- pieces
+def raw_element(e: Emission, value: Value, dtype: DType) -> str:
+    """A scalar as it lies in memory."""
+    if value in e.raw:
+        return e.raw[value]
+    text = e.text(value)
+    if dtype.is_float and dtype.bits < 32:
+        return f"from_float<{memory_type(dtype)}>({text})"
+    return f"({memory_type(dtype)}){e.atom(value)}"
+
+
+def from_raw(dtype: DType, text: str) -> str:
+    """An element of memory as a scalar to compute with."""
+    return f"to_float({text})" if dtype.is_float and dtype.bits < 32 else text
+
+
+def first_thread(e: Emission) -> str:
+    """Whether a thread is the first of its program."""
+    e.use("warp", "lane")
+    return "warp == 0 && lane == 0"
+
+
+def first_copy(e: Emission, layout: Layout) -> str:
+    """Whether a thread is the first of those that hold the same elements of a tile: a name."""
+    conditions = replica_conditions(layout, e.place.num_warps)
+    if not conditions:
+        return "true"
+    name = e.names.fresh("first_copy")
+    e.before(f"const bool {name} = {e.use_in(' && '.join(conditions))};")
+    return name
+
+
+def shared(
+    e: Emission, op: ops.Load | Op, element: str, dtype: DType, scratch: Value, *, guarded: bool
+) -> SharedContext:
+    """The statements by which all threads get what one computes."""
+    word = "u64" if dtype.is_pointer else memory_type(dtype)
+    barrier = int(getattr(op, "barrier", 0))
+    sync = sync_text(e, barrier)
+    address = e.text(scratch)
+    read = f"ld_shared<{word}>({address})"
+    if dtype.is_pointer:
+        element, read = f"(u64){element}", f"({memory_type(dtype)}){read}"
+    return SharedContext(
+        sync if guarded else "",
+        first_thread(e),
+        address,
+        word,
+        element,
+        sync,
+        e.assignment(op.results[0], "v"),
+        from_raw(dtype, read),
+    )
+
+
+# ---------------------------------------------------------------------- single elements
+@emits("pointer.add")
+def add(op: ops.Add, e: Emission) -> AddContext:
+    """`p + n`."""
+    return AddContext("", False, e.factor(op.pointer), e.factor(op.offset))
+
+
+@emits("pointer.load")
+def load(op: ops.Load, e: Emission) -> LoadContext | SharedContext | None:
+    """All threads read it; memory that others change is read by one."""
+    if not e.users(op.result):
+        return None
+    dtype = pointed_to(op.pointer, "load")
+    policy = e.accesses.load("volatile" if op.volatile else op.hint)
+    arguments = e.text(op.pointer)
+    if op.mask is not None:
+        other = f"{memory_type(dtype)}{{}}"
+        if dtype.is_pointer:
+            other = f"({memory_type(dtype)})0"
+        if op.other is not None:
+            other = raw_element(e, op.other, dtype)
+        arguments += f", {e.text(op.mask)}, {other}"
+    function = f"load_one<{policy}>"
+    if op.scratch is not None:
+        call = f"{function}({arguments})"
+        return shared(e, op, call, dtype, op.scratch, guarded=op.guarded)
+    is_small = dtype.is_float and dtype.bits < 32
+    return LoadContext("to_float({})" if is_small else "", True, function, arguments)
+
+
+@emits("pointer.store")
+def store(op: ops.Store, e: Emission) -> StoreContext:
+    """One thread writes it."""
+    dtype = pointed_to(op.pointer, "store")
+    condition = first_thread(e)
+    if op.mask is not None:
+        condition += f" && {e.atom(op.mask)}"
+    value = raw_element(e, op.value, dtype)
+    return StoreContext(e.accesses.store(op.hint), e.text(op.pointer), value, condition)
+
+
+@emits("pointer.barrier")
+def barrier(op: ops.Barrier, e: Emission) -> BarrierContext:
+    """`block_sync();`."""
+    del op
+    return BarrierContext(sync_text(e, 0))
+
+
+# ---------------------------------------------------------------------- tiles
+@enters("pointer.load_lanes", "pointer.store_lanes", "atomic.rmw_lanes", "atomic.cas_lanes")
+def enter_lanes(op: ops.Lanes, e: Emission) -> None:
+    """Binds the body's arguments; the result is declared before."""
+    for result in op.results:
+        e.name(result, "x")
+    bind_elements(op, op.layout, e)
+
+
+@yields_to("pointer.load_lanes", "pointer.store_lanes", "atomic.rmw_lanes", "atomic.cas_lanes")
+def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
+    """`return MaskedLane<float>{x + at_1, at_1 < n};`."""
+    lanes = op.parent.parent if op.parent else None
+    assert isinstance(lanes, ops.Lanes)
+    kind = "FilledLane" if lanes.filled else "MaskedLane" if lanes.masked else "Lane"
+    texts = [e.text(v) for v in op.values]
+    if lanes.filled:
+        texts[-1] = raw_element(e, op.values[-1], lanes.dtype)
+    return ReturnContext(f"return {kind}<{memory_type(lanes.dtype)}>{{{', '.join(texts)}}};")
+
+
+@emits("pointer.load_lanes")
+def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
+    """`load_lanes<8, 4, Load>(x_1, at_1);`."""
+    at = e.names.fresh("at")
+    function = "load_lanes" if op.whole or op.width == 1 else "load_partial"
+    policy = e.accesses.load(op.hint)
+    name = e.name(op.result)
+    call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({name}, {at});"
+    after = f"keep({name});" if e.is_accumulator(op.result) else ""
+    return LanesContext(at, body, call, "", after)
+
+
+@emits("pointer.store_lanes")
+def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
+    """`store_lanes<8, 4, Store>(x_1, true, at_1);`."""
+    at = e.names.fresh("at")
+    function = "store_lanes" if op.whole or op.width == 1 else "store_partial"
+    arguments = f"{e.text(op.value)}, {first_copy(e, op.layout)}, {at}"
+    policy = e.accesses.store(op.hint)
+    call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({arguments});"
+    return LanesContext(at, body, call)
+
+
+def zero(dtype: DType) -> str:
+    """Zero of a dtype, as it lies in memory."""
+    if dtype.is_pointer:
+        return f"({memory_type(dtype)})0"
+    if dtype.is_float and dtype.bits < 32:
+        return f"{memory_type(dtype)}{{}}"
+    return literal(0, dtype)

@@ -1,0 +1,117 @@
+"""PTX forms of numbers, fences, barriers and special registers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tiledsl.emulate.forms import form
+from tiledsl.emulate.forms import members
+from tiledsl.emulate.forms import operand
+
+_ASSIGN: Final = {
+    "cvt.rn.bf16x2.f32": "{0} = ::emu::pair16(::emu::to_bf16({2}), ::emu::to_bf16({1}));",
+    "cvt.rn.f16x2.f32": "{0} = ::emu::pair16(::emu::to_f16({2}), ::emu::to_f16({1}));",
+    "cvt.rn.satfinite.e4m3x2.f32": "{0} = ::emu::pair8(::emu::to_e4m3({2}), ::emu::to_e4m3({1}));",
+    "cvt.rn.satfinite.e5m2x2.f32": "{0} = ::emu::pair8(::emu::to_e5m2({2}), ::emu::to_e5m2({1}));",
+    "cvt.rn.bf16.f32": "{0} = ::emu::to_bf16({1});",
+    "cvt.rn.f16.f32": "{0} = ::emu::to_f16({1});",
+    "cvt.f32.f16": "{0} = ::emu::from_f16({1});",
+    "cvt.f32.bf16": "{0} = ::emu::from_bf16({1});",
+    "cvt.rn.f16x2.e4m3x2": "{0} = ::emu::pair16(::emu::to_f16(::emu::from_e4m3({1})), "
+    "::emu::to_f16(::emu::from_e4m3({1} >> 8)));",
+    "cvt.rn.f16x2.e5m2x2": "{0} = ::emu::pair16(::emu::to_f16(::emu::from_e5m2({1})), "
+    "::emu::to_f16(::emu::from_e5m2({1} >> 8)));",
+    "ex2.approx.ftz.f32": "{0} = ::emu::ftz(exp2f(::emu::ftz({1})));",
+    "lg2.approx.ftz.f32": "{0} = log2f(::emu::ftz({1}));",
+    "rcp.approx.ftz.f32": "{0} = ::emu::ftz(1.0f / ::emu::ftz({1}));",
+    "rsqrt.approx.ftz.f32": "{0} = 1.0f / sqrtf(::emu::ftz({1}));",
+    "div.full.f32": "{0} = {1} / {2};",
+    "tanh.approx.f32": "{0} = tanhf({1});",
+    "cvt.rna.tf32.f32": "::emu::put({0}, ::emu::to_tf32(::emu::bits_as<float>({1})));",
+    "max.NaN.f32": "{0} = ::emu::max_nan({1}, {2});",
+    "min.NaN.f32": "{0} = ::emu::min_nan({1}, {2});",
+    "max.f32": "{0} = fmaxf({1}, {2});",
+    "min.f32": "{0} = fminf({1}, {2});",
+    "fma.rn.f32": "{0} = __builtin_fmaf({1}, {2}, {3});",
+    "setp.ne.b32": "{0} = {1} != {2};",
+    "selp.u32": "{0} = {3} ? {1} : {2};",
+    "mapa.shared::cluster.u32": "{0} = ::emu::mapa({1}, {2});",
+}
+_CALLS: Final = {
+    "wgmma.fence.sync.aligned": "wgmma_fence()",
+    "wgmma.commit_group.sync.aligned": "wgmma_commit()",
+    "wgmma.wait_group.sync.aligned": "wgmma_wait({0})",
+    "mbarrier.init.shared::cta.b64": "mbarrier_init({0}, {1})",
+    "mbarrier.inval.shared::cta.b64": "mbarrier_inval({0})",
+    "fence.mbarrier_init.release.cluster": "mbarrier_init_fence()",
+    "bar.sync": "named_sync({0}, {1})",
+    "bar.arrive": "named_arrive({0}, {1})",
+    "bar.warp.sync": "warp_sync({0})",
+    "barrier.cluster.arrive.release": "cluster_arrive()",
+    "barrier.cluster.arrive.release.aligned": "cluster_arrive()",
+    "barrier.cluster.arrive.relaxed.aligned": "cluster_arrive()",
+    "barrier.cluster.wait.acquire": "cluster_wait()",
+    "barrier.cluster.wait.acquire.aligned": "cluster_wait()",
+    "cp.async.bulk.commit_group": "bulk_commit()",
+    "cp.async.bulk.wait_group": "bulk_wait({0}, false)",
+    "cp.async.bulk.wait_group.read": "bulk_wait({0}, true)",
+    "cp.async.commit_group": "cp_async_commit()",
+    "cp.async.wait_group": "cp_async_wait({0})",
+    "cp.async.wait_all": "cp_async_wait(0)",
+    "fence.acq_rel.cta": "fence()",
+    "fence.acq_rel.cluster": "fence()",
+    "fence.acq_rel.gpu": "fence()",
+    "fence.acq_rel.sys": "fence()",
+}
+
+
+@form("|".join(re.escape(name) for name in _ASSIGN))
+def _assign(match: re.Match[str], o: list[str]) -> str:
+    return _ASSIGN[match[0]].format(*o)
+
+
+@form("|".join(re.escape(name) for name in _CALLS))
+def _call(match: re.Match[str], o: list[str]) -> str:
+    return f"::emu::{_CALLS[match[0]].format(*o)};"
+
+
+@form(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32|prefetch\.tensormap|griddepcontrol\.\w+")
+@form(
+    r"fence\.proxy\.tensormap::generic\.\w+\.gpu|cp\.async\.bulk\.prefetch\.L2\.global|fence\.proxy\.async\.global"
+)
+def _nothing(match: re.Match[str], o: list[str]) -> str:
+    return ";"
+
+
+@form(r"fence\.proxy\.async(\.shared::(cta|cluster))?")
+def _fence_async(match: re.Match[str], o: list[str]) -> str:
+    return "::emu::fence_async();"
+
+
+@form(r"createpolicy\.fractional\.L2::evict_(first|last|normal|unchanged)\.b64")
+def _policy(match: re.Match[str], o: list[str]) -> str:
+    return f"{o[0]} = 0;"
+
+
+@form(r"mov\.(u32|b32|u64|b64)")
+def _mov(match: re.Match[str], o: list[str]) -> str:
+    special = {
+        "%%cluster_ctarank": "::emu::cluster_rank()",
+        "%%cluster_nctarank": "::emu::cluster_size()",
+        "%%clock64": "::emu::clock()",
+        "%%smid": "0",
+    }
+    if o[0].startswith("{"):
+        low, high = members(o[0])
+        return f"{low} = (unsigned short){o[1]}; {high} = (unsigned short)({o[1]} >> 16);"
+    if o[1].startswith("{"):
+        low, high = members(o[1])
+        return f"{o[0]} = ::emu::pair16({low}, {high});"
+    return f"{o[0]} = {special.get(o[1], o[1])};"
+
+
+@form(r"elect\.sync")
+def _elect(match: re.Match[str], o: list[str]) -> str:
+    predicate = o[0].partition("|")[2]
+    return f"{operand(predicate)} = ::emu::elect({o[1]}u);"

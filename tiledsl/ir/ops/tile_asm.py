@@ -1,0 +1,160 @@
+"""PTX of the user's over the elements of tiles, and functions of scalars applied to tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from typing import cast
+
+from tiledsl.dtypes import DType
+from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TileError
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir.broadcasting import broadcast_value
+from tiledsl.ir.broadcasting import unify
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.builtin import builtin
+from tiledsl.ir.markers import unwrap
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operands
+from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
+from tiledsl.ir.operands import compile_time_int
+from tiledsl.ir.operands import dtype_argument
+from tiledsl.ir.operands import is_sequence
+from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.ops.tile_functions import as_scalar
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+
+# Bits of a register by its letter in a constraint.
+REGISTER_BITS = {"h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
+
+
+def constraint_letters(constraints: str) -> tuple[list[str], list[str]]:
+    """Letters of the outputs and of the inputs. Raises TypeMismatch."""
+    outputs: list[str] = []
+    inputs: list[str] = []
+    for item in constraints.split(","):
+        text = item.strip()
+        letter = text.lstrip("=&+")
+        if not text or letter.startswith("~"):
+            continue
+        if letter not in REGISTER_BITS:
+            raise TypeMismatch(
+                f"inline_asm: constraint {text!r}; expected one of {', '.join(sorted(REGISTER_BITS))}"
+            )
+        (outputs if text.startswith("=") else inputs).append(letter)
+    return outputs, inputs
+
+
+def registers_of(dtype: DType, pack: int, letters: Sequence[str], what: str) -> int:
+    """How many of the next registers `pack` elements fill. Raises TypeMismatch."""
+    left, count = pack * dtype.bytes * 8, 0
+    while left > 0:
+        if count >= len(letters):
+            raise TypeMismatch(f"inline_asm: too few constraints for {what}")
+        left -= REGISTER_BITS[letters[count]]
+        count += 1
+    return count
+
+
+class InlineAsm(Op, opcode="tile.inline_asm"):
+    """PTX that runs once for every `pack` elements.
+
+    args: tiles of one shape; elements under 32 bits are packed into registers, the first in the low
+    bits. asm: with `$0`, `$1`, ... for the registers, outputs first. constraints: as LLVM writes
+    them, `=r,r,f`. dtypes: of the results.
+    """
+
+    args: tuple[Value, ...] = operands()
+    asm: str = attribute()
+    constraints: str = attribute()
+    dtypes: tuple[DType, ...] = attribute()
+    pack: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        types = [tile_type(v, "inline_asm") for v in self.args]
+        if not types:
+            raise TypeMismatch("inline_asm: expected at least one tile")
+        if any(t.shape != types[0].shape for t in types):
+            raise TypeMismatch("inline_asm: the arguments' shapes differ")
+        outputs, inputs = constraint_letters(self.constraints)
+        for dtype in self.dtypes:
+            del outputs[: registers_of(dtype, self.pack, outputs, "the results")]
+        for t in types:
+            del inputs[: registers_of(t.dtype, self.pack, inputs, "the arguments")]
+        if outputs or inputs:
+            raise TypeMismatch(
+                f"inline_asm: {len(outputs)} output and {len(inputs)} input constraints are left over"
+            )
+        return tuple(types[0].with_dtype(d) for d in self.dtypes)
+
+    def evaluate(self, *arrays: Any) -> Any:
+        raise TileError(
+            "inline assembly does not run in the interpreter",
+            hint="use the functions of tiledsl.language, or run the kernel on a GPU",
+        )
+
+
+class InlineAsmEffect(InlineAsm, opcode="tile.inline_asm_effect", effect=Effect.WRITE):
+    """As `tile.inline_asm`, with effects besides its results: it is never removed, moved or merged."""
+
+
+@builtin
+def inline_asm_elementwise(
+    b: Builder,
+    asm: str,
+    constraints: str,
+    args: Sequence[Operand],
+    dtype: DType | tuple[DType, ...],
+    is_pure: bool,
+    pack: int,
+) -> Value | tuple[Value, ...]:
+    """PTX over `pack` elements at a time.
+
+    asm: with `$0`, `$1`, ... for the registers, outputs first. constraints: `=r,r`, `=f,f,f`. args:
+    tiles and scalars that broadcast together; elements under 32 bits are packed into registers.
+    dtype: of the result, or a tuple for several results.
+    """
+    kinds = list(dtype) if is_sequence(dtype) else [dtype]
+    dtypes = tuple(dtype_argument(d, "inline_asm_elementwise(): dtype") for d in kinds)
+    values = unify(b, [as_value(b, unwrap(x)) for x in args], None, "inline_asm_elementwise()")
+    if not values:
+        raise TypeMismatch("inline_asm_elementwise(): args must not be empty")
+    is_scalar = isinstance(values[0].type, ScalarType)
+    if is_scalar:
+        values = [broadcast_value(b, v, (1,), "inline_asm_elementwise()") for v in values]
+    number = compile_time_int(pack, "inline_asm_elementwise(): pack")
+    cls = InlineAsm if unwrap(is_pure) else InlineAsmEffect
+    op = cls(tuple(values), str(unwrap(asm)), str(unwrap(constraints)), dtypes, number)
+    b.add(op)
+    results = [as_scalar(b, r) for r in op.results] if is_scalar else list(op.results)
+    return tuple(results) if is_sequence(dtype) else results[0]
+
+
+@builtin
+def map_elementwise(
+    b: Builder, scalar_fn: object, *args: Operand, is_pure: bool = True, pack: int = 1
+) -> Value | tuple[Value, ...]:
+    """A function of scalars applied to the elements of tiles that broadcast together.
+
+    The function may not branch on its arguments: use tl.where. pack: only 1.
+    """
+    del is_pure
+    if compile_time_int(pack, "map_elementwise(): pack") != 1:
+        raise SyntaxNotSupported(
+            "map_elementwise(): pack must be 1", hint="split the tile and call the function twice"
+        )
+    if b.apply is None:
+        raise TypeMismatch("map_elementwise() can only be used in a kernel")
+    values = unify(b, [as_value(b, x) for x in args], None, "map_elementwise()")
+    found = b.apply(scalar_fn, values)
+    shape = values[0].type.shape if isinstance(values[0].type, TileType) else None
+    items = list(found) if is_sequence(found) else [found]
+    tiles = [broadcast_value(b, as_value(b, cast("Operand", x)), shape, "map_elementwise()") for x in items]
+    return tuple(tiles) if is_sequence(found) else tiles[0]

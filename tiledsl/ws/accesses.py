@@ -1,0 +1,177 @@
+"""Takes the computation of addresses and masks into the loads, stores and atomics that need them.
+
+Afterwards no tile of pointers exists in registers unless a loop carries one: an access computes the
+address of each register, from coordinates, scalars and tiles of integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import atomic
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.access_layouts import Access
+from tiledsl.ws.access_layouts import access_of
+from tiledsl.ws.access_layouts import access_width
+from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.free import is_index
+from tiledsl.ws.fuse import LoopBody
+
+
+def fuse_accesses(graph: TileGraph, region: Region, divisors: Mapping[str, int]) -> int:
+    """Replaces the accesses of tiles under `region`; returns how many there are."""
+    facts = axis_facts(region, divisors)
+    found = [access for op in list(region.walk()) if (access := access_of(op)) is not None]
+    for op in found:
+        _replace(graph, op, facts)
+    _drop_dead(graph, region)
+    return len(found)
+
+
+def _replace(graph: TileGraph, op: Access, facts: AxisFacts) -> None:
+    type_ = anchor(op).type
+    assert isinstance(type_, TileType)
+    assert type_.layout is not None
+    width, whole = access_width(op, type_.layout, facts)
+    body = _AddressBody(graph, type_)
+    identity = tuple(range(type_.rank))
+    yields = [body.scalar(op.pointer, identity)]
+    mask = op.mask if not isinstance(op, atomic.Cas) else None
+    inside = [body.scalar(mask, identity)] if mask is not None else []
+    inside += body.padding(type_.layout)
+    filled = isinstance(op, pointer.Load) and op.other is not None
+    if inside:
+        yields.append(body.all(inside))
+    if isinstance(op, pointer.Load) and op.other is not None:
+        yields.append(body.scalar(op.other, identity))
+    inputs = body.close(tuple(yields))
+    common: dict[str, Any] = {
+        "inputs": tuple(v for v, _ in inputs),
+        "shape": type_.shape,
+        "layout": type_.layout,
+        "follows": tuple(d for _, d in inputs),
+        "dtype": pointer.pointed_to(op.pointer, op.opcode),
+        "masked": bool(inside),
+        "filled": filled,
+        "body": body.body,
+        "loc": op.loc,
+    }
+    new = _lanes(graph, op, common, width, whole=whole)
+    graph.replace_op(op, new)
+    if isinstance(op, atomic.Rmw | atomic.Cas) and graph.has_uses(new.result):
+        _share(graph, new, type_.layout)
+
+
+def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, whole: bool) -> Op:
+    match op:
+        case pointer.Load():
+            return pointer.LoadLanes(
+                **common,
+                width=width,
+                whole=whole,
+                hint="volatile" if op.volatile else op.hint,
+                names=(op.result.name,),
+            )
+        case pointer.Store():
+            return pointer.StoreLanes(
+                **common, width=width, whole=whole, hint=op.hint, value=op.value
+            )
+        case atomic.Rmw():
+            vectors = whole and op.kind == "add" and not graph.has_uses(op.result)
+            return atomic.RmwLanes(
+                **common,
+                width=width if vectors and has_vectors(common["dtype"]) else 1,
+                kind=op.kind,
+                value=op.value,
+                sem=op.sem,
+                scope=op.scope,
+                names=(op.result.name,),
+            )
+        case _:
+            return atomic.CasLanes(
+                **common,
+                compare=op.compare,
+                value=op.value,
+                sem=op.sem,
+                scope=op.scope,
+                names=(op.result.name,),
+            )
+
+
+def has_vectors(dtype: DType) -> bool:
+    """Whether an instruction adds several neighbours of a dtype at once."""
+    return dtype.is_float and dtype.bits in (16, 32)
+
+
+def _share(graph: TileGraph, op: Op, layout: Layout) -> None:
+    """Passes the results of an atomic, which one thread has, to the threads that hold copies."""
+    if not layout.has_replicas:
+        return
+    convert = tile.ConvertLayout(op.result, layout, loc=op.loc, names=(op.result.name,))
+    graph.insert_after(op, convert)
+    graph.replace_uses(op.result, convert.result, keep=(convert,))
+
+
+class _AddressBody(LoopBody):
+    """The body of an access: index math is always made in place."""
+
+    def __init__(self, graph: TileGraph, type_: TileType) -> None:
+        super().__init__(graph, type_, set())
+
+    def inlines(self, op: Op) -> bool:
+        return is_index(op)
+
+    def padding(self, layout: Layout) -> list[Value]:
+        """Conditions that keep out registers beyond the tile."""
+        out: list[Value] = []
+        for dim, (n, padded) in enumerate(zip(self.type.shape, layout.padded_shape, strict=True)):
+            if padded > n:
+                at = self.coordinate(dim)
+                out.append(self.add(Compare("lt", at, self.add(Constant(n, int32)))))
+        return out
+
+    def all(self, conditions: list[Value]) -> Value:
+        """The conjunction."""
+        found = conditions[0]
+        assert found.type == ScalarType(int1)
+        for other in conditions[1:]:
+            found = self.add(And(found, other))
+        return found
+
+    def close(self, values: tuple[Value, ...]) -> list[tuple[Value, tuple[int | None, ...]]]:
+        """Ends the body; returns its inputs and what their dimensions follow."""
+        end = Yield(values)
+        self.body.ops.append(end)
+        end.parent = self.body
+        self.number_arguments()
+        return list(self.inputs)
+
+
+def _drop_dead(graph: TileGraph, region: Region) -> None:
+    """Erases pure ops that nothing reads any more."""
+    for op in reversed(list(region.ops)):
+        for inner in op.regions:
+            if not isinstance(op, tile.Map | pointer.Lanes):
+                _drop_dead(graph, inner)
+        is_pure = op.effect is Effect.PURE and not op.regions
+        if is_pure and op.results and not any(graph.has_uses(r) for r in op.results):
+            graph.erase(op)

@@ -1,0 +1,287 @@
+"""Dots of a single-role kernel: operands to shared memory, a barrier, the tensor core, a barrier.
+
+Small sides are padded to whole instructions: rows and columns beyond the product are computed and never read, the
+padding of K is zero. What wgmma wants K-major (8-bit and TF32 operands) is transposed on its way to shared memory.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import DType
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
+from tiledsl.errors import CodegenError
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import smem
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise_library import Function
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.tile_moves import Stack
+from tiledsl.ir.ops.tile_moves import Unstack
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.dot_shapes import DotShape
+from tiledsl.ws.dot_shapes import shape_of_dot
+
+ATOM_BYTES = 128
+
+
+def unbatch_dots(graph: TileGraph) -> None:
+    """Replaces dots with batch dimensions by one dot for each matrix."""
+    changed = True
+    while changed:
+        changed = False
+        for op in graph.find(mma.Dot):
+            if isinstance(op.acc.type, TileType) and op.acc.type.rank > 2:
+                _unbatch(graph, op)
+                changed = True
+
+
+def _unbatch(graph: TileGraph, op: mma.Dot) -> None:
+    assert op.parent is not None
+    b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
+    parts: list[tuple[Value, ...]] = []
+    for value in (op.a, op.b, op.acc):
+        cut = Unstack(value)
+        b.add(cut)
+        parts.append(cut.results)
+    products = [
+        b.value(mma.Dot(x, y, acc, op.precision, op.promote), op.result.name)
+        for x, y, acc in zip(*parts, strict=True)
+    ]
+    whole = b.value(Stack(tuple(products)), op.result.name)
+    graph.replace_uses(op.result, whole)
+    graph.erase(op)
+
+
+class DotLowering:
+    """Lowers the dots of one role; buffers are shared by dots, which run one after the other.
+
+    top: where buffers are made.
+    """
+
+    def __init__(
+        self, graph: TileGraph, role: Role, plan: SmemPlan, top: Builder, target: Target
+    ) -> None:
+        self.graph = graph
+        self.role = role
+        self.plan = plan
+        self.top = top
+        self.target = target
+        self.groups = max(1, role.num_warps // 4)
+        self.buffers: dict[tuple[SmemType, int, int], Value] = {}
+        self.zeroed = False
+
+    def run(self) -> None:
+        """All dots, in program order."""
+        for op in list(self.role.body.walk()):
+            if isinstance(op, mma.Dot):
+                self.lower(op)
+        if self.zeroed:
+            # Padding is written before anything else is; the barrier of the first dot orders it.
+            self.graph.insert(self.role.body, 0, barrier.CtaSync())
+            for (type_, _, used), buffer in self.buffers.items():
+                if used:
+                    self.graph.insert(self.role.body, 0, smem.Zero(buffer, type_.bytes))
+
+    # ------------------------------------------------------------------ one dot
+    def lower(self, op: mma.Dot) -> None:
+        assert op.parent is not None
+        b = Builder(self.graph, op.parent, op.parent.ops.index(op), op.loc)
+        dtype = _tile(op.a).dtype
+        if dtype.is_fp8 and op.promote:
+            result = self.promoted(b, op)
+        elif dtype.name == "f32":
+            result = self.in_tf32(b, op)
+        else:
+            result = self.multiply(b, op, [self.staged(b, op, op.a, op.b)], op.acc, None)
+        self.graph.replace_uses(op.result, result)
+        self.graph.erase(op)
+
+    def in_tf32(self, b: Builder, op: mma.Dot) -> Value:
+        """One product of rounded operands, or three whose sum is as accurate as f32."""
+        highs = [self.mapped(b, v, "tf32_high") for v in (op.a, op.b)]
+        if op.precision == "tf32":
+            pairs = [self.staged(b, op, highs[0], highs[1])]
+        else:
+            lows = [self.mapped(b, v, "tf32_low") for v in (op.a, op.b)]
+            a_high, b_high = self.staged(b, op, highs[0], highs[1])
+            a_low, b_low = self.staged(b, op, lows[0], lows[1], slot=1)
+            pairs = [(a_low, b_high), (a_high, b_low), (a_high, b_high)]
+        return self.multiply(b, op, pairs, op.acc, None)
+
+    def promoted(self, b: Builder, op: mma.Dot) -> Value:
+        """Partial sums over `promote` elements of K are added in f32."""
+        K, acc = _tile(op.a).shape[1], op.acc
+        acc_type = _tile(op.acc)
+        for first in range(0, K, op.promote):
+            count = min(op.promote, K - first)
+            pair = self.staged(b, op, op.a, op.b, first=first, count=count)
+            fresh = b.value(tile.Undef(acc_type.shape, acc_type.dtype), "partial")
+            fresh.type = acc_type
+            never = b.value(Constant(0, int1))
+            part = self.multiply(b, op, [pair], fresh, never)
+            acc = self.sum(b, acc, part, op.result.name)
+        return acc
+
+    def multiply(
+        self,
+        b: Builder,
+        op: mma.Dot,
+        pairs: list[tuple[Value, Value]],
+        acc: Value,
+        keep: Value | None,
+    ) -> Value:
+        """The products of staged operands, added to `acc` in order; complete on return."""
+        shape = shape_of_dot(op, self.groups)
+        b.add(barrier.AsyncFence())
+        b.add(barrier.CtaSync())
+        b.add(mma.Fence())
+        name = op.result.name
+        for x, y in pairs:
+            issue = mma.Issue(
+                x, y, acc, keep, split=shape.split, swapped=shape.swapped, names=(name,)
+            )
+            b.add(issue)
+            issue.result.type = acc.type
+            acc = issue.result
+        b.add(mma.Commit())
+        wait = mma.Wait((acc,), pending=0, names=(name,))
+        b.add(wait)
+        b.add(barrier.CtaSync())
+        wait.results[0].type = acc.type
+        return wait.results[0]
+
+    # ------------------------------------------------------------------ staging
+    def staged(
+        self,
+        b: Builder,
+        op: mma.Dot,
+        left: Value,
+        right: Value,
+        *,
+        slot: int = 0,
+        first: int = 0,
+        count: int = 0,
+    ) -> tuple[Value, Value]:
+        """Both operands in shared memory: K elements `first` to `first + count` (all when 0)."""
+        shape = shape_of_dot(op, self.groups)
+        return (
+            self.stage(b, op, left, shape, 0, slot=slot, first=first, count=count),
+            self.stage(b, op, right, shape, 1, slot=slot, first=first, count=count),
+        )
+
+    def stage(
+        self,
+        b: Builder,
+        op: mma.Dot,
+        value: Value,
+        shape: DotShape,
+        side: int,
+        *,
+        slot: int,
+        first: int,
+        count: int,
+    ) -> Value:
+        """side: 0 for a [M, K], 1 for b [K, N]."""
+        type_ = _tile(value)
+        K_dim = 1 - side
+        K = count or type_.shape[K_dim]
+        padded = -(-K // self.target.mma_K(type_.dtype)) * self.target.mma_K(type_.dtype)
+        extents = [0, 0]
+        extents[K_dim] = padded
+        extents[1 - K_dim] = shape.M if side == 0 else shape.N
+        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
+        major = self.major(type_, 1 - K_dim, extents[1 - K_dim], is_parted=is_parted)
+        memory = SmemType((extents[0], extents[1]), type_.dtype, major)
+        used = K if padded != K else 0
+        key = (memory, 2 * slot + side, used)
+        if key not in self.buffers:
+            self.buffers[key] = self.buffer(memory, "ab"[side], op)
+            self.zeroed |= used > 0
+        start = [0, 0]
+        start[K_dim] = first
+        b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
+        return self.buffers[key]
+
+    def major(self, type_: TileType, mn_dim: int, extent: int, *, is_parted: bool) -> int:
+        """The contiguous dimension: K, unless a 16-bit operand's registers run along the other."""
+        elems = ATOM_BYTES // type_.dtype.bytes
+        whole = elems * (self.groups if is_parted else 1)
+        layout = type_.layout
+        if type_.dtype.bits != 16 or layout is None or extent % whole:
+            return 1 - mn_dim
+        return mn_dim if _runs_along(layout, mn_dim) else 1 - mn_dim
+
+    def buffer(self, type_: SmemType, name: str, op: Op) -> Value:
+        at = self.plan.take(
+            f"dot operand {name}",
+            type_.bytes,
+            detail=f"{'x'.join(map(str, type_.shape))} {type_.dtype}",
+            hint="smaller tile extents in this dot",
+        )
+        return self.top.value(smem.Buffer(type_, 1, at, loc=op.loc), f"{name}_stage")
+
+    # ------------------------------------------------------------------ tile math
+    def mapped(self, b: Builder, value: Value, function: str) -> Value:
+        """A library function of every element."""
+        type_ = _tile(value)
+        body = _body(type_, [type_.dtype])
+        (x,) = body.args[:1]
+        return self.loop(b, type_, (value,), body, Function((x,), name=function), function)
+
+    def sum(self, b: Builder, x: Value, y: Value, name: str) -> Value:
+        """The sum of two tiles of one layout."""
+        type_ = _tile(x)
+        body = _body(type_, [type_.dtype, type_.dtype])
+        return self.loop(b, type_, (x, y), body, Add(*body.args[:2]), name)
+
+    def loop(
+        self,
+        b: Builder,
+        type_: TileType,
+        inputs: tuple[Value, ...],
+        body: Region,
+        op: Op,
+        name: str,
+    ) -> Value:
+        for inner in (op, Yield((op.result,))):
+            inner.parent = body
+            body.ops.append(inner)
+        follows = (tuple(range(type_.rank)),) * len(inputs)
+        new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body)
+        return b.value(new, name)
+
+
+def _body(type_: TileType, dtypes: list[DType]) -> Region:
+    body = Region()
+    for i, dtype in enumerate(dtypes):
+        body.add_arg(ScalarType(dtype), f"x{i}")
+    for d in range(type_.rank):
+        body.add_arg(ScalarType(int32), f"at{d}")
+    return body
+
+
+def _tile(value: Value) -> TileType:
+    if not isinstance(value.type, TileType):
+        raise CodegenError(f"dot: operand {value.type} is no tile")
+    return value.type
+
+
+def _runs_along(layout: Layout, dim: int) -> bool:
+    """Whether neighbours along a dimension are neighbouring registers."""
+    digits = [d for d in layout.dims[dim] if d.size > 1]
+    return bool(digits) and digits[0].unit is Unit.REG and digits[0].stride == 1

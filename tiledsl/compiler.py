@@ -64,6 +64,7 @@ from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.partition import build_producer
 from tiledsl.ws.partition import make_channels
+from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import stored_geometry
@@ -76,7 +77,9 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
-TILE_PASSES = ("canonicalize", "squeeze", "cse", "licm", "canonicalize", "unmask", "cse", "dce")
+TILE_PASSES = (
+    "canonicalize", "squeeze", "cse", "licm", "canonicalize", "uniform-steps", "unmask", "cse", "dce",
+)  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10
 """Specialised plans tried before the single-role kernel when NVRTC reports spills or
@@ -236,9 +239,10 @@ def specialize_flow(
     stores, notes = stored_geometry(flow.stores, plan)
     out, builder, mapping = role_graph(graph)
     channels, arefs, outer = make_flow_channels(builder, flow, plan)
-    build_producer(graph, builder, plan, channels, mapping)
+    tiles = make_tile_aref(builder) if plan.dynamic else None
+    build_producer(graph, builder, plan, channels, mapping, tiles)
     build_flow_consumer(
-        graph, builder, plan, flow, flow_plan.schedules, arefs, outer, mapping, stores
+        graph, builder, plan, flow, flow_plan.schedules, arefs, outer, mapping, stores, tiles
     )
     return lower_roles(request, out, plan, stores, [*flow_plan.notes, *notes])
 

@@ -42,7 +42,9 @@ def function_name(kind: str) -> str:
     return f"{_FUNCTIONS[kind]}()"
 
 
-def element_text(e: Emission, values: Sequence[Value], index: str) -> str:
+def element_text(
+    e: Emission, values: Sequence[Value], dtypes: Sequence[DType], index: str
+) -> str:
     """Element `index` of the operands as a value of `part_type`."""
     items: list[str] = []
     for v in values:
@@ -50,7 +52,7 @@ def element_text(e: Emission, values: Sequence[Value], index: str) -> str:
         items.append(f"{e.text(v)}.get({index})" if is_packed(dtype) else f"{e.text(v)}[{index}]")
     if len(items) == 1:
         return items[0]
-    types = ", ".join(scalar_type(tile_type(v, "combine").dtype) for v in values)
+    types = ", ".join(scalar_type(d) for d in dtypes)
     return f"tuple<{types}>({', '.join(items)})"
 
 

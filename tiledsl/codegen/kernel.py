@@ -8,6 +8,7 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.emit import Walker
 from tiledsl.codegen.environment import headers
 from tiledsl.codegen.environment import render
+from tiledsl.codegen.module import LAUNCH_SLOTS
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.params import declaration
@@ -44,7 +45,8 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         "kernel.cu.j2",
         name=graph.name,
         summary=_summary(graph, smem_bytes, emission.cluster_size),
-        prelude=emission.functions.prelude()
+        prelude=_tile_counters(emission)
+        + emission.functions.prelude()
         + emission.accesses.prelude()
         + emission.inline.prelude(),
         num_threads=emission.num_threads,
@@ -68,6 +70,13 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         grid=graph.facts.get("grid", GridSpec()),
         pdl=bool(graph.facts.get("pdl", False)),
     )
+
+
+def _tile_counters(e: Emission) -> str:
+    """The counters that launches draw tiles from, all zero between launches."""
+    if not e.params.has_launch_slot:
+        return ""
+    return f"__device__ int tile_counters[{LAUNCH_SLOTS}];\n"
 
 
 def _summary(graph: TileGraph, smem_bytes: int, cluster_size: int) -> str:

@@ -72,7 +72,28 @@ class TensorMapParam:
     l2_promotion_bytes: int = 256
 
 
-Param = PointerParam | ShapeParam | StrideParam | ScalarParam | GridParam | TensorMapParam
+@dataclass(frozen=True, slots=True)
+class LaunchSlotParam:
+    """`int name`: which of the module's tile counters this launch uses.
+
+    Launches take the slots in turn, so that launches that run at the same time have one each.
+    """
+
+    name: str
+
+
+LAUNCH_SLOTS = 1024
+"""Tile counters of a module, and launches of one kernel that may be in flight at a time."""
+
+Param = (
+    PointerParam
+    | ShapeParam
+    | StrideParam
+    | ScalarParam
+    | GridParam
+    | TensorMapParam
+    | LaunchSlotParam
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.module import GridParam
+from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Param
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
@@ -89,6 +90,15 @@ class Params:
             _Key(len(self._arg_names), "grid", (axis,)), GridParam(f"grid_{axis}", axis)
         )
 
+    def launch_slot(self) -> str:
+        """Name of the index of this launch's tile counter (i32)."""
+        return self._add(_Key(len(self._arg_names), "slot"), LaunchSlotParam("launch_slot"))
+
+    @property
+    def has_launch_slot(self) -> bool:
+        """Whether the kernel draws its tiles from a counter."""
+        return any(isinstance(p, LaunchSlotParam) for p in self._params.values())
+
     def ordered(self) -> tuple[Param, ...]:
         """All parameters in use: by argument, then pointer, maps, extents, strides.
 
@@ -116,7 +126,7 @@ def declaration(param: Param) -> str:
             return f"i64 {param.name}"
         case ScalarParam():
             return f"{memory_type(param.dtype)} {param.name}"
-        case GridParam():
+        case GridParam() | LaunchSlotParam():
             return f"int {param.name}"
         case TensorMapParam():
             return f"const __grid_constant__ TensorMap {param.name}"

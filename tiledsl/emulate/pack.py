@@ -7,10 +7,12 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
+from typing import cast
 
 import numpy as np
 
 from tiledsl.codegen.module import GridParam
+from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Param
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
@@ -113,6 +115,8 @@ class Arguments:
         match param:
             case GridParam():
                 return struct.pack("<i", self._grid[param.axis])
+            case LaunchSlotParam():
+                return struct.pack("<i", 0)
             case ScalarParam():
                 return _scalar_bytes(param.dtype, self._value(param.arg))
             case PointerParam():
@@ -140,7 +144,7 @@ class Arguments:
             value = self._value(name)
             if not isinstance(value, np.ndarray):
                 raise LaunchError(f"argument {name}: expected an array, got {type(value).__name__}")
-            array: np.ndarray = value
+            array = cast("np.ndarray", value)
             same = [a for a in self._arrays.values() if _is_same(a.original, array)]
             self._arrays[name] = same[0] if same else GuardedArray.of(array)
         return self._arrays[name]

@@ -154,6 +154,7 @@ class Launcher:
         self.packer.pack(frame, kept, user_grid)
 
         def submit(stream: int, *, _kept: object = kept) -> None:
+            self.packer.renew(frame)
             self._submit(loaded, grid, frame, stream)
 
         return submit

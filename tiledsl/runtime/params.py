@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import operator
 import struct
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from typing import assert_never
 
 import numpy as np
 
+from tiledsl.codegen.module import LAUNCH_SLOTS
 from tiledsl.codegen.module import GridParam
+from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Param
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
@@ -48,6 +51,9 @@ _SCALARS = {
 }
 
 
+_launches = itertools.count()
+
+
 class Frame:
     """A parameter buffer and the array of pointers into it. Owned by one thread."""
 
@@ -74,12 +80,21 @@ class Packer:
     def __init__(self, params: tuple[Param, ...]) -> None:
         self.params = params
         self.offsets, self.size, layout = _layout(params)
+        self._slots = tuple(
+            o for p, o in zip(params, self.offsets, strict=True) if isinstance(p, LaunchSlotParam)
+        )
         text = _PackText()
         self.source = text.finish([text.value(param) for param in params])
         names = text.names
         names["pack_into"] = struct.Struct(layout).pack_into
         exec(self.source, names)
         self._pack: Callable[[object, int, Mapping[str, object], Grid], None] = names["pack"]  # type: ignore[assignment]
+
+    def renew(self, frame: Frame) -> None:
+        """Gives a buffer that is launched again a tile counter of its own."""
+        for offset in self._slots:
+            slot = next(_launches) % LAUNCH_SLOTS
+            struct.pack_into("<i", frame.buffer, frame.base + offset, slot)
 
     def frame(self) -> Frame:
         """A new buffer for one thread."""
@@ -113,7 +128,7 @@ class Packer:
 
     def _explain(self, args: Mapping[str, object], fault: Exception) -> LaunchError:
         for param in self.params:
-            if isinstance(param, GridParam):
+            if isinstance(param, GridParam | LaunchSlotParam):
                 continue
             if param.arg not in args:
                 return LaunchError(f"argument {param.arg} is missing")
@@ -141,7 +156,7 @@ def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
                 code, width, align = "Q", 8, 8
             case ShapeParam() | StrideParam():
                 code, width, align = "q", 8, 8
-            case GridParam():
+            case GridParam() | LaunchSlotParam():
                 code, width, align = "i", 4, 4
             case ScalarParam():
                 code = _SCALARS[param.dtype.name]
@@ -192,6 +207,8 @@ class _PackText:
                 return f"{self.read(param.arg, 'strides')}[{param.dim}]"
             case GridParam():
                 return f"grid[{param.axis}]"
+            case LaunchSlotParam():
+                return f"{self._name('launch', _launches.__next__)}() % {LAUNCH_SLOTS}"
             case ScalarParam():
                 function = self._name("convert", _converter(param.dtype))
                 return f"{function}({self.read(param.arg, 'value')})"

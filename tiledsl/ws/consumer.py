@@ -89,8 +89,7 @@ class ConsumerBuilder(RoleBuilder):
             with self.b.at(body):
                 self.guard_range()
                 self.clone_into(ops)
-                if loop is not None:
-                    self.b.add(Yield(()))
+            self.end_tiles(loop, body)
             return
         (store,) = [o for o in ops if isinstance(o, Store)]
         value = store.value.type

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -27,6 +28,7 @@ from tiledsl.ir.ops.elementwise import Max
 from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
@@ -71,8 +73,10 @@ class FlowConsumerBuilder(ConsumerBuilder):
         outer: dict[int, Value],
         mapping: dict[Value, Value],
         stores: dict[int, StoreGeometry],
+        tiles: Value | None = None,
     ) -> None:
         super().__init__(builder, plan, {}, mapping, stores)
+        self.tiles = tiles
         self.flow = flow
         self.schedules = schedules
         self.arefs = arefs
@@ -88,8 +92,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         with self.b.at(body):
             self.guard_range()
             self.clone_into(ops)
-            if loop is not None:
-                self.b.add(Yield(()))
+        self.end_tiles(loop, body)
 
     def clone(self, op: Op) -> None:
         if op.id in self.outer:
@@ -321,12 +324,19 @@ class FlowConsumerBuilder(ConsumerBuilder):
     ) -> None:
         """Emits steps; late ones work on the values of the iteration before."""
         saved = self.map
+        pinned: Value | None = None
         for step in steps:
             part = before if step.late else now
             assert part is not None
             self.map = part.values
+            if step.kind == "wait":
+                if step.late and now is not None and pinned is not None:
+                    self.b.add(mma.Pin(pinned))
+                pinned = None
             with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):
                 self.step(flow, step, part)
+            if pinned is None and isinstance(step.op, Reduce) and not step.late:
+                pinned = _row_statistic(self.map[step.op.results[0]])
             if step.late and now is not None:
                 for c, y in zip(flow.loop.carried, flow.yields, strict=True):
                     if y in part.values and y not in now.values:
@@ -386,6 +396,11 @@ class FlowConsumerBuilder(ConsumerBuilder):
         return self.get(v)
 
 
+def _row_statistic(v: Value) -> Value | None:
+    """A reduced f32 tile, None for anything else."""
+    return v if isinstance(v.type, TileType) and v.type.dtype == float32 else None
+
+
 def build_flow_consumer(
     graph: TileGraph,
     builder: Builder,
@@ -396,6 +411,7 @@ def build_flow_consumer(
     outer: dict[int, Value],
     mapping: dict[Value, Value],
     stores: dict[int, StoreGeometry],
+    tiles: Value | None = None,
 ) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
@@ -408,7 +424,7 @@ def build_flow_consumer(
     builder.add(role)
     with builder.at(role.body):
         maker = FlowConsumerBuilder(
-            builder, plan, flow, schedules, arefs, outer, mapping, stores
+            builder, plan, flow, schedules, arefs, outer, mapping, stores, tiles
         )
         maker.build_flow(graph)
     return role

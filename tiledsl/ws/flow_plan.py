@@ -98,6 +98,7 @@ def plan_flow(
         outer_stages=outer_stages,
         store_buffers=buffers,
         longest_first=longest if base.persistent else -1,
+        dynamic=base.persistent,
         group_axis=axis,
         raster_group=group,
     )
@@ -123,8 +124,8 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
     if not shared or not num_bytes:
         return longest, 0, 0
     per_program = num_bytes / max(1, grid[1] * grid[2])
-    group = max(1, min(grid[1], int(L2_SHARE_BYTES / max(1.0, per_program))))
-    return longest, 1, group
+    group = max(1, min(grid[1] * grid[2], int(L2_SHARE_BYTES / max(1.0, per_program))))
+    return longest, 2, group
 
 
 def _grows(graph: TileGraph, flow: Flow, launch: Launch, grid: Grid) -> bool:

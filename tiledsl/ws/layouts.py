@@ -42,6 +42,7 @@ from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import links
+from tiledsl.ws.widening import widen_at_use
 
 
 class _Groups:
@@ -204,6 +205,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
 
     returns a line per inserted conversion.
     """
+    widen_at_use(graph, region)
     _split_sources(graph, region)
     ops = list(region.walk())
     groups = _Groups()

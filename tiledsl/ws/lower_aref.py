@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from tiledsl.dtypes import float32
 from tiledsl.dtypes import int32
 from tiledsl.errors import InternalError
 from tiledsl.ir.builder import Builder
@@ -42,6 +43,7 @@ from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ArefType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
@@ -101,6 +103,7 @@ class Lowering:
             self.make_buffers(op, puts[op.result])
         self.make_stage()
         self.make_reduce_buffer()
+        self.make_pins()
         arrays = [self.make_barriers(op) for op in creates]
         for op in creates:
             self.make_load_maps(puts[op.result], self.rings[op.result])
@@ -153,7 +156,8 @@ class Lowering:
         type_ = op.result.type
         assert isinstance(type_, ArefType)
         for payload, loaded in zip(type_.payload, end.values, strict=True):
-            name = loaded.name or "ring"
+            name = loaded.name if isinstance(loaded.type, TileType) else op.result.name
+            name = name or "ring"
             at = self.smem.take(
                 f"{name} ring",
                 payload.bytes * type_.depth,
@@ -218,6 +222,16 @@ class Lowering:
         self.reduce_full = self.b.value(barrier.MbarrierArray(owned, 1, at), "partials_full")
         self.reduce_bytes = part
 
+    def make_pins(self) -> None:
+        """Where pinned values would be stored."""
+        pins = self.graph.find(mma.Pin)
+        if not pins:
+            return
+        at = self.smem.take("pins", 16, align=16)
+        scratch = self.b.value(smem.Buffer(SmemType((4,), float32, 0, 0), 1, at), "pins")
+        for op in pins:
+            self.graph.replace_op(op, mma.Pin(op.value, scratch, loc=op.loc))
+
     def make_barriers(self, op: aref.Create) -> tuple[Ring, Value, Value]:
         ring = self.rings[op.result]
         depth = ring.type.depth
@@ -236,6 +250,8 @@ class Lowering:
 
     def make_load_maps(self, put: aref.Put, ring: Ring) -> None:
         loads = [o for o in put.body.ops if isinstance(o, Load)]
+        if not loads:
+            return
         for i, (load, payload) in enumerate(zip(loads, ring.type.payload, strict=True)):
             split = ring.cluster_size if ring.multicast[i] else 1
             ring.maps[i] = self.tensor_map(
@@ -344,6 +360,16 @@ class Lowering:
         cursor = self.cursor(role, op.aref, "move")
         b, ring = self.at(op), self.rings[op.aref]
         b.add(barrier.MbarrierWait(ring.empty, cursor, invert=True))
+        end = op.body.terminator
+        assert isinstance(end, Yield)
+        if not any(isinstance(o, Load) for o in op.body.ops):
+            for buffer, value in zip(ring.buffers, end.values, strict=True):
+                slot = b.value(smem.Slot(buffer, cursor), "slot")
+                b.add(smem.WriteScalar(slot, value))
+            b.add(barrier.Arrive(ring.full, cursor, single_thread=True))
+            b.add(barrier.CursorNext(cursor))
+            self.graph.erase(op)
+            return
         b.add(barrier.ExpectTx(ring.full, cursor, ring.type.slot_bytes))
         loads = [o for o in op.body.ops if isinstance(o, Load)]
         for i, load in enumerate(loads):

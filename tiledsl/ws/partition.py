@@ -22,6 +22,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
@@ -38,17 +39,24 @@ from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import DrawTile
 from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ir.ops.role import NextTile
 from tiledsl.ir.ops.role import NumTiles
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import TileStep
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.smem import ReadScalar
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
+
+
+TILE_SLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,10 @@ class Channel:
 
 
 class RoleBuilder:
-    """Clones ops of a tile graph into one role of the specialised graph."""
+    """Clones ops of a tile graph into one role of the specialised graph.
+
+    tiles: the aref that carries tile indices where tiles are drawn at run time.
+    """
 
     def __init__(
         self,
@@ -75,12 +86,14 @@ class RoleBuilder:
         plan: Plan,
         channels: dict[int, Channel],
         mapping: dict[Value, Value],
+        tiles: Value | None = None,
     ) -> None:
         self.b = builder
         self.plan = plan
         self.channels = channels
         self.map = dict(mapping)
         self.programs: tuple[Value, ...] | None = None
+        self.tiles = tiles
 
     # ------------------------------------------------------------------ small helpers
     def const(self, value: int) -> Value:
@@ -136,7 +149,7 @@ class RoleBuilder:
         return at(begin, "k_begin"), at(end, "k_end")
 
     # ------------------------------------------------------------------ tile loop
-    def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | None, Region]:
+    def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | While | None, Region]:
         """The persistent loop over tiles of this role (or None and the role's own region when not
         persistent).
         """
@@ -154,8 +167,8 @@ class RoleBuilder:
             index = b.value(WarpgroupIndex(), "warpgroup")
             first = b.value(Add(first, b.value(Mul(index, step))), "first_tile")
             step = b.value(Mul(step, self.const(plan.num_consumers)), "tile_step")
-        if plan.longest_first >= 0:
-            return self.dealt_tiles(first, count, step)
+        if plan.dynamic:
+            return self.drawn_tiles(first, count)
         body = Region()
         tile = body.add_arg(ScalarType(int32), "tile")
         for v in init:
@@ -186,29 +199,60 @@ class RoleBuilder:
             ids[plan.longest_first] = b.value(Sub(last, ids[plan.longest_first]), "pid_reversed")
         self.programs = (ids[0], ids[1], ids[2])
 
-    def dealt_tiles(self, first: Value, count: Value, step: Value) -> tuple[For, Region]:
-        """Tiles of falling cost dealt out back and forth, so that every CTA gets its share.
+    def drawn_tiles(self, first: Value, count: Value) -> tuple[While, Region]:
+        """The loop over tiles that the load role draws from the launch's counter and hands on.
 
-        Round r gives CTA c tile r * CTAs + c when r is even, r * CTAs + CTAs - 1 - c when odd.
+        The load role draws the next tile when it starts one, so that the number is there in time,
+        and puts a tile past the last one for the other roles to stop at.
         """
-        b = self.b
-        body = Region()
-        base = body.add_arg(ScalarType(int32), "round_start")
-        loop = For(self.const(0), count, step, (), body=body)
+        b, tiles = self.b, self.tiles
+        assert tiles is not None
+        before, body = Region(), Region()
+        init = self.const(0) if self.is_consumer else first
+        loop = While((init,), before=before, body=body)
+        tile = before.add_arg(ScalarType(int32), "tile")
+        with b.at(before):
+            if self.is_consumer:
+                get = aref.Get(tiles)
+                b.add(get)
+                get.results[0].name = "tile_id"
+                tile = b.value(ReadScalar(get.results[0]), "tile")
+            b.add(Yield((b.value(Compare("lt", tile, count)), tile)))
+        tile = body.add_arg(ScalarType(int32), "tile")
         b.add(loop)
         with b.at(body):
-            turn = b.value(Mod(b.value(FloorDiv(base, step)), self.const(2)))
-            odd = b.value(Compare("ne", turn, self.const(0)))
-            back = b.value(Sub(b.value(Sub(step, self.const(1))), first))
-            tile = b.value(Add(base, b.value(Select(odd, back, first))), "tile")
-            there = If(b.value(Compare("lt", tile, count)))
-            b.add(there)
-            with b.at(there.orelse):
-                b.add(Yield(()))
-            b.add(Yield(()))
-        with b.at(there.then):
+            self.next_tile = (tile, tile)
+            if self.is_consumer:
+                # After the test of the loop: the read has finished in every lane.
+                b.add(aref.Consumed(tiles))
+            else:
+                self.put_tile(tile)
+                self.next_tile = (b.value(DrawTile(), "drawn"), count)
             self.locate(tile, -1)
-        return loop, there.then
+        return loop, body
+
+    def put_tile(self, tile: Value) -> None:
+        """Hands a tile's index to the other roles."""
+        assert self.tiles is not None
+        put = aref.Put(self.tiles)
+        self.b.add(put)
+        with self.b.at(put.body):
+            self.b.add(Yield((tile,)))
+
+    def end_tiles(self, loop: For | While | None, body: Region) -> None:
+        """Ends the body of the loop over tiles."""
+        if loop is None:
+            return
+        with self.b.at(body):
+            if isinstance(loop, For):
+                self.b.add(Yield(()))
+                return
+            following, count = self.next_tile
+            if not self.is_consumer:
+                following = self.b.value(NextTile(following, count), "next_tile")
+            self.b.add(Yield((following,)))
+        if not self.is_consumer:
+            self.put_tile(loop.results[0])
 
     is_consumer = False
 
@@ -277,8 +321,9 @@ class ProducerBuilder(RoleBuilder):
         channels: dict[int, Channel],
         mapping: dict[Value, Value],
         tainted: set[Value],
+        tiles: Value | None = None,
     ) -> None:
-        super().__init__(builder, plan, channels, mapping)
+        super().__init__(builder, plan, channels, mapping, tiles)
         self.tainted = tainted
         self.loads: dict[int, Channel] = {
             o.op.id: c for c in channels.values() for o in c.loads
@@ -372,6 +417,12 @@ def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int,
     return out
 
 
+def make_tile_aref(builder: Builder) -> Value:
+    """The channel that carries the indices of drawn tiles."""
+    payload = SmemType((1,), int32, 0, 0)
+    return builder.value(aref.Create((payload,), TILE_SLOTS), "tiles")
+
+
 def make_aref(builder: Builder, loads: tuple[OperandLoad, ...], depth: int) -> Value:
     """A channel's aref, named after what it carries."""
     with builder.located(loads[0].op.loc):
@@ -395,6 +446,7 @@ def build_producer(
     plan: Plan,
     channels: dict[int, Channel],
     mapping: dict[Value, Value],
+    tiles: Value | None = None,
 ) -> Role:
     """The load role, appended at the builder's insertion point."""
     role = Role(
@@ -408,10 +460,9 @@ def build_producer(
     sources = [o.op.result for c in channels.values() for o in c.loads]
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
-        maker = ProducerBuilder(builder, plan, channels, mapping, tainted)
+        maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
         loop, body = maker.tile_loop()
         with builder.at(body):
             maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])
-            if loop is not None:
-                builder.add(Yield(()))
+        maker.end_tiles(loop, body)
     return role

@@ -57,8 +57,8 @@ class Plan:
     `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
     share; with split_k > 1 they
     share one tile and split its loop instead.
-    longest_first: grid axis along which programs take longer, visited from its end and dealt out
-    back and forth, -1 for none.
+    dynamic: the load role draws tiles from a counter at run time instead of walking in steps.
+    longest_first: grid axis along which programs take longer, visited from its end, -1 for none.
     outer_stages: slots of a channel whose load stands before the loop.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
@@ -87,6 +87,7 @@ class Plan:
     l2_promotion_bytes: int = 256
     outer_stages: int = 1
     longest_first: int = -1
+    dynamic: bool = False
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
 
@@ -120,7 +121,8 @@ class Plan:
             how = "split-K" if self.split_k > 1 else f"multicast along axis {self.cluster_axis}"
             parts.append(f"cluster {self.cluster_size} ({how})")
         if self.persistent:
-            parts.append(f"persistent, raster group {self.raster_group}")
+            drawn = ", tiles drawn at run time" if self.dynamic else ""
+            parts.append(f"persistent{drawn}, raster group {self.raster_group}")
         if self.deferred:
             parts.append("deferred paced epilogue")
         if self.swapped:

@@ -22,6 +22,13 @@ template <int CLUSTER_AXIS, int SIZE> TDSL_FN i32 num_tiles(i32 grid_0, i32 grid
 template <int SIZE> TDSL_FN i32 first_tile() { return (i32)(blockIdx.x / SIZE); }
 template <int SIZE> TDSL_FN i32 tile_step() { return (i32)(gridDim.x / SIZE); }
 
+// The tile that number `drawn` of a launch's counter stands for. `tiles` numbers are drawn in all; whoever has
+// the last one sets the counter back.
+TDSL_FN i32 next_tile(i32* counter, i32 drawn, i32 tiles) {
+  if (drawn == tiles - 1) *counter = 0;
+  return drawn + (i32)gridDim.x;
+}
+
 // The program of cluster tile `tile` for block `rank` of its cluster. GROUP tiles along GROUP_AXIS (0 or 1) are
 // visited before the other one of axes 0 and 1 advances; GROUP 0 is the grid's own order, axis 0 fastest. Axis 2
 // is slowest. Along CLUSTER_AXIS the result may lie beyond a grid whose extent SIZE does not divide.
@@ -44,6 +51,12 @@ TDSL_FN Program program_of_tile(i32 tile, i32 grid_0, i32 grid_1, u32 rank) {
   }
   return {CLUSTER_AXIS == 0 ? x * SIZE + (i32)rank : x, CLUSTER_AXIS == 1 ? y * SIZE + (i32)rank : y,
           CLUSTER_AXIS == 2 ? z * SIZE + (i32)rank : z};
+}
+// As program_of_tile with axes 1 and 2 taken together: GROUP programs along them before axis 0 advances.
+template <int GROUP> TDSL_FN Program program_of_tile_merged(i32 tile, i32 grid_0, i32 grid_1, i32 grid_2) {
+  const Program p = program_of_tile<GROUP, 1, -1, 1>(tile, grid_0, grid_1 * grid_2, 0);
+  const i32 z = p.axis_1 / grid_1;
+  return {p.axis_0, p.axis_1 - z * grid_1, z};
 }
 
 }  // namespace tdsl

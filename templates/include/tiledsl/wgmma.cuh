@@ -40,4 +40,14 @@ template <int N> TDSL_FN void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+// Keeps the computation of x above the next wgmma.wait_group, which ptxas would move it across: a store of x to
+// `scratch` if it is huge (a test for a sign or NaN may be proved false and dropped). Thread.
+template <int N> TDSL_FN void pin(const float (&x)[N], u32 scratch) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    asm volatile("{\n.reg .pred p;\nsetp.gt.f32 p, %0, 0f7F000000;\n@p st.shared.f32 [%1], %0;\n}" ::"f"(x[i]),
+                 "r"(scratch)
+                 : "memory");
+}
+
 }  // namespace tdsl

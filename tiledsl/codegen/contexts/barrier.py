@@ -132,8 +132,11 @@ def expect_tx(op: ops.ExpectTx, e: Emission) -> ArriveContext:
 @emits("barrier.arrive")
 def arrive(op: ops.Arrive, e: Emission) -> ArriveContext:
     """One lane of each warp tells this CTA, or lane i tells CTA i."""
-    e.use("lane")
     variant = "cluster" if op.cluster_size > 1 else ""
+    if op.single_thread:
+        variant = "one"
+    else:
+        e.use("lane")
     barrier = mbarrier_address(e, op.barriers, op.cursor)
     return ArriveContext(barrier, cluster_size=op.cluster_size, variant=variant)
 

@@ -198,3 +198,17 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         e.text(op.index),
         e.text(op.rank),
     )
+
+
+@dataclass(frozen=True)
+class PinContext:
+    """The registers that are tested, and where the store would go."""
+
+    value: str
+    scratch: str
+
+
+@emits("mma.pin")
+def pin(op: ops.Pin, e: Emission) -> PinContext:
+    """`pin(x_1, pins_1);`."""
+    return PinContext(e.text(op.value), e.text(op.scratch))

@@ -25,6 +25,7 @@ class OfTileContext:
     cluster_size: int
     grid: str
     rank: str
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def of_tile(op: ops.TileToProgram, e: Emission) -> OfTileContext:
         op.group_axis,
         op.cluster_axis,
         op.cluster_size,
-        grid_arguments(e, 2),
+        grid_arguments(e, 3 if op.group_axis == 2 else 2),
         rank,
+        "merged" if op.group_axis == 2 else "",
     )

@@ -78,7 +78,7 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
     if not any(e.users(r) for r in op.results):
         return None
     types = [tile_type(v, "reduce") for v in op.inputs]
-    dtypes = [t.dtype for t in types]
+    dtypes = op.dtypes
     plan = AxisPlan(e.layout(types[0]), op.axes)
     part = part_type(dtypes)
     before = ""
@@ -139,10 +139,9 @@ def _element(
     ]
     index = " + ".join(p for p in parts if p != "0") or "0"
     if not masked:
-        return f"return {element_text(e, op.inputs, index)};"
-    dtypes = [tile_type(v, "reduce").dtype for v in op.inputs]
-    element = element_text(e, op.inputs, "i")
-    value = f"maybe({masked}, {element})" if lifted else f"{masked} ? {element} : {neutral(op.kind, dtypes)}"
+        return f"return {element_text(e, op.inputs, op.dtypes, index)};"
+    element = element_text(e, op.inputs, op.dtypes, "i")
+    value = f"maybe({masked}, {element})" if lifted else f"{masked} ? {element} : {neutral(op.kind, op.dtypes)}"
     return f"const int i = {index}; return {value};"
 
 

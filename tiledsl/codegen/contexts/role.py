@@ -151,3 +151,30 @@ def grid_arguments(e: Emission, count: int) -> str:
 def is_positive(op: Op | None) -> bool:
     """Whether an op's result is known to be positive."""
     return isinstance(op, ops.TileStep)
+
+
+@dataclass(frozen=True)
+class TileContext:
+    """A tile drawn from the counter of the launch. slot: its index."""
+
+    target: str
+    slot: str
+    drawn: str = ""
+    count: str = ""
+
+
+@emits("role.draw_tile")
+def draw_tile(op: ops.DrawTile, e: Emission) -> TileContext:
+    """`const int drawn_1 = atomicAdd(&tile_counters[launch_slot], 1);`."""
+    return TileContext(e.assignment(op.result, "drawn"), e.params.launch_slot())
+
+
+@emits("role.next_tile")
+def next_tile(op: ops.NextTile, e: Emission) -> TileContext:
+    """`const int next_1 = next_tile(&tile_counters[launch_slot], drawn_1, num_tiles_1);`."""
+    return TileContext(
+        e.assignment(op.result, "next_tile"),
+        e.params.launch_slot(),
+        e.text(op.drawn),
+        e.text(op.count),
+    )

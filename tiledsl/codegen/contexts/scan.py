@@ -86,7 +86,7 @@ def scan(op: ops.Scan, e: Emission, body: str) -> ScanContext | None:
     else:
         function = e.names.fresh("combine")
         before = combine_lambda(e, op, function, part, body)
-    element = element_text(e, op.inputs, "i")
+    element = element_text(e, op.inputs, dtypes, "i")
     lifted = False
     if op.masks:
         thread = thread_coordinate(e, layout, op.axis, "along")

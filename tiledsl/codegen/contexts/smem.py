@@ -86,7 +86,7 @@ class ElementsContext:
     byte: str
     inside: str = "true"
     pins: str = ""
-    kept: str = "true"
+    kept: str = ""
 
 
 @emits("smem.buffer")
@@ -204,7 +204,7 @@ def _element_write(
     kept, sure = registers_inside(layout, start, box, own=own)
     if sure:
         conditions = [c for c in conditions if not c.startswith("inside(")]
-    return replace(context, inside=" && ".join(conditions) or "true", kept=kept)
+    return replace(context, inside=" && ".join(conditions) or "true", kept="" if kept == "true" else kept)
 
 
 @emits("smem.read")
@@ -273,3 +273,23 @@ def _elements(
 def _check_boxes(memory: SmemType) -> None:
     if memory.swizzle_bytes not in (0, 128):
         raise CodegenError(f"{memory}: expected a swizzle of 0 or 128 bytes")
+
+
+@dataclass(frozen=True)
+class ScalarContext:
+    """A scalar at the start of a slot. value: the expression, or the left side."""
+
+    smem: str
+    value: str
+
+
+@emits("smem.write_scalar")
+def write_scalar(op: ops.WriteScalar, e: Emission) -> ScalarContext:
+    """`st_shared(slot_1, (u32)(tile_1));`."""
+    return ScalarContext(e.text(op.smem), e.text(op.value))
+
+
+@emits("smem.read_scalar")
+def read_scalar(op: ops.ReadScalar, e: Emission) -> ScalarContext:
+    """`const int tile_1 = (int)ld_shared(slot_1);`."""
+    return ScalarContext(e.text(op.smem), e.assignment(op.result, "scalar"))

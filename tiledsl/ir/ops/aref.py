@@ -48,7 +48,8 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     when they land.
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
-    entry.
+    entry. Or no loads: yields i32 scalars, one per payload entry of one i32, which the putting
+    thread writes itself.
     multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to
     all.
     hints: per payload entry, the L2 eviction priority ("evict_first", "evict_last" or "").

@@ -170,6 +170,20 @@ class Wait(
         return tuple(v.type for v in self.accs)
 
 
+class Pin(Op, opcode="mma.pin", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC):
+    """Keeps what an f32 tile needs above the next wait.
+
+    ptxas moves arithmetic across wgmma.wait_group at will; a store that a test of the tile guards
+    stays where it is. scratch: 4 bytes of shared memory that nobody reads.
+    """
+
+    value: Value = operand()
+    scratch: Value = operand(default=None)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
 class ClusterReduce(
     Op,
     opcode="mma.cluster_reduce",

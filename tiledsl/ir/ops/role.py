@@ -8,7 +8,9 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
 from tiledsl.ir.op import region
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
@@ -107,6 +109,30 @@ class NumTiles(Op, opcode="role.num_tiles", levels=LOWER):
 
     cluster_axis: int = attribute(default=-1)
     cluster_size: int = attribute(default=1)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class DrawTile(Op, opcode="role.draw_tile", levels=LOWER, effect=Effect.SYNC):
+    """Draws a number from the launch's tile counter (one thread): 0, 1, 2, ... over all CTAs.
+
+    Nothing waits for it until the number is used. Result: i32.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+
+class NextTile(Op, opcode="role.next_tile", levels=LOWER, effect=Effect.SYNC):
+    """The tile that a drawn number stands for; tiles below the number of CTAs went to them unasked.
+
+    Every CTA draws once for each tile that it starts, `count` times in all, so that the last number
+    is count - 1: whoever draws it sets the counter back for the next launch. Result: i32.
+    """
+
+    drawn: Value = operand()
+    count: Value = operand()
 
     def infer_types(self) -> tuple[Type, ...]:
         return (ScalarType(int32),)

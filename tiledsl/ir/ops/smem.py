@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
 from tiledsl.ir.op import Effect
@@ -10,6 +11,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -99,6 +101,27 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")
         return (TileType(t.shape, t.dtype),)
+
+
+class WriteScalar(Op, opcode="smem.write_scalar", levels=LOWER, effect=Effect.WRITE):
+    """One thread writes an i32 to the start of a slot."""
+
+    smem: Value = operand()
+    value: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        smem_type(self.smem, "write_scalar")
+        return ()
+
+
+class ReadScalar(Op, opcode="smem.read_scalar", levels=LOWER, effect=Effect.READ):
+    """The i32 at the start of a slot, the same in every thread."""
+
+    smem: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        smem_type(self.smem, "read_scalar")
+        return (ScalarType(int32),)
 
 
 class Zero(Op, opcode="smem.zero", levels=Level.MACHINE, effect=Effect.WRITE):

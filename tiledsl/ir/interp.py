@@ -155,7 +155,7 @@ class Interpreter:
         lower, upper, step, *rest = operands
         if step == 0:
             raise TileError("for: the step is 0")
-        carried = tuple(rest)
+        carried = tuple(rest[: len(op.init)])
         for index in range(int(lower), int(upper), int(step)):
             iv = np.asarray(index, dtype=lower.dtype)
             carried = yield from self.run_region(op.body, (iv, *carried))

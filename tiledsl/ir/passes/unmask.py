@@ -139,7 +139,7 @@ def _holds(condition: Value, loop: For) -> Range | None:
         return _holds(op.a, loop)
     if isinstance(op, ew.And):
         return _both(_holds(op.a, loop), _holds(op.b, loop))
-    if not isinstance(op, ew.Compare):
+    if not isinstance(op, ew.Compare) or not ew.element_dtype(op.a, "compare").is_int:
         return None
     a, b = _affine(op.a, loop), _affine(op.b, loop)
     if a is None or b is None:

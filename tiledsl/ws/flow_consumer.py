@@ -330,7 +330,9 @@ class FlowConsumerBuilder(ConsumerBuilder):
             assert part is not None
             self.map = part.values
             if step.kind == "wait":
-                if step.late and now is not None and pinned is not None:
+                # A third warpgroup keeps the tensor core busy by itself; there pins only cost.
+                few = self.plan.num_consumers <= 2
+                if step.late and now is not None and pinned is not None and few:
                     self.b.add(mma.Pin(pinned))
                 pinned = None
             with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):

@@ -35,11 +35,25 @@ class FlowPlan:
     schedules: dict[int, LoopSchedule]
     notes: tuple[str, ...]
 
+    @property
+    def registers(self) -> int:
+        """The most that the tiles of a rotated loop take; 0 when no loop is rotated."""
+        return max((s.registers for s in self.schedules.values() if s.is_rotated), default=0)
+
 
 def plan_flow(
-    graph: TileGraph, flow: Flow, overrides: Overrides, launch: Launch, target: Target
+    graph: TileGraph,
+    flow: Flow,
+    overrides: Overrides,
+    launch: Launch,
+    target: Target,
+    *,
+    registers: int = 1 << 10,
 ) -> FlowPlan | str:
-    """A plan for the kernel, or the reason why none fits."""
+    """A plan for the kernel, or the reason why none fits.
+
+    registers: that tiles may take per thread, where less than the warpgroups have.
+    """
     rows: set[int] = set()
     for f in flow.loops:
         for d in f.dots:
@@ -68,7 +82,7 @@ def plan_flow(
     notes: list[str] = []
     schedules: dict[int, LoopSchedule] = {}
     for f in flow.loops:
-        best, lines = schedule_loop(f, consumers, limit)
+        best, lines = schedule_loop(f, consumers, min(limit, registers))
         schedules[f.loop.id] = best
         at = f.loop.loc.short if f.loop.loc else "loop"
         notes.append(f"schedule of the loop at {at}, {best.clocks:.0f} clocks an iteration:")
@@ -108,8 +122,8 @@ def plan_flow(
 def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, int]:
     """(axis visited from its end, grouped axis, programs of a group).
 
-    Programs whose trip count grows along axis 0 start with the longest. Axis 1 is visited in groups
-    whose loop loads fit about half of L2, so that the programs of a group share them.
+    Programs whose trip count grows along axis 0 start with the longest; axes 1 and 2 are then visited
+    in groups whose loop loads fit about half of L2, so that the programs of a group share them.
     """
     grid = launch.grid(graph.constants)
     axes = bound_axes(flow)
@@ -121,7 +135,7 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
         if isinstance(given, Extents):
             num_bytes += given.elements * tensor_type(tensor, "load").dtype.bytes
     shared = all(0 not in o.axes for f in flow.loops for g in f.groups for o in g)
-    if not shared or not num_bytes:
+    if longest < 0 or not shared or not num_bytes:
         return longest, 0, 0
     per_program = num_bytes / max(1, grid[1] * grid[2])
     group = max(1, min(grid[1] * grid[2], int(L2_SHARE_BYTES / max(1.0, per_program))))

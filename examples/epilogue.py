@@ -28,7 +28,7 @@ def gelu(x):
 @tiledsl.jit
 def linear(x: tl.Tensor, w: tl.Tensor, bias: tl.Tensor, out: tl.Tensor, scale: tl.float32,
            activation: tl.constexpr = gelu,
-           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):
+           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
     """out[M, N] = activation(scale * (x[M, K] @ w[K, N]) + bias[N])."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), tl.float32)

@@ -19,7 +19,7 @@ M, N, K = 8192, 8192, 4096
 # fmt: off
 @tiledsl.jit
 def matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
-           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):
+           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
     """C[M, N] = A[M, K] @ B[K, N]; one program computes a BM x BN tile of C."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), tl.float32)

@@ -175,9 +175,11 @@ def modules(request: Request) -> Iterator[Kernel]:
         try:
             for made in flow_kernels(request, ranking.graph, ranking.declined):
                 made.python_seconds = time.perf_counter() - start
+                made.notes = failures + made.notes
                 yield made
                 if made.rejected:
                     failures.append(made.rejected)
+                start = time.perf_counter()
         except (ScheduleError, ResourceError, CodegenError) as error:
             failures.append(f"plan given up: {error.message}")
     check_honoured(request, ranking.declined, failures)
@@ -202,7 +204,10 @@ def check_honoured(request: Request, declined: list[Declined], failures: list[st
 
 
 def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -> Iterator[Kernel]:
-    """The specialised kernel of a program whose loops are no plain accumulations, if there is one."""
+    """Specialised kernels of a program whose loops are no plain accumulations.
+
+    One that is rejected is followed by one whose loops keep less in registers.
+    """
     if request.overrides.warp_specialize is False:
         return
     flow = analyze_flow(graph)
@@ -215,6 +220,13 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         return
     declined.clear()
     yield specialize_flow(request, graph, flow, made)
+    while made.registers:
+        made = plan_flow(
+            graph, flow, request.overrides, request.launch, request.target,
+            registers=made.registers - 1,
+        )  # fmt: skip
+        assert not isinstance(made, str)
+        yield specialize_flow(request, graph, flow, made)
 
 
 def specialize(request: Request, choice: Choice) -> Kernel:

@@ -1,0 +1,199 @@
+"""Gradients of attention: three tile kernels and a `torch.autograd.Function` over them.
+
+The scores S are computed again, the weights P from them and the log-sum-exp of the forward pass.
+With delta the row sums of o * do: dV = P^T dO, dS = P * (dO V^T - delta), dQ = dS K, dK = dS^T Q.
+One kernel walks over the keys of a tile of queries, one over the queries of a tile of keys.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tiledsl
+import tiledsl.language as tl
+from examples.attention import LOG2E
+from examples.attention import attention
+from examples.attention import key_range
+from examples.attention import reference
+
+
+# fmt: off
+def weights(s, lse, rows, cols, k_len, scale, causal, window):
+    """exp(s * scale - lse) where a query sees a key, else 0. All but s broadcast to its shape."""
+    seen = cols < k_len
+    if causal:
+        seen = seen & (rows >= cols)
+    if window:
+        seen = seen & (rows - window < cols)
+    return tl.where(seen, tl.exp2(s * (scale * LOG2E) - lse * LOG2E), 0.0)
+
+
+@tiledsl.jit
+def delta_kernel(o: tl.Tensor, do: tl.Tensor, delta: tl.Tensor, DV: tl.constexpr, BM: tl.constexpr):
+    """delta[b, h, m] = sum of o * do over the head dim."""
+    m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
+    x = o.load((b, h, m, 0), (BM, DV)).to(tl.float32)
+    delta.store((b, h, m), tl.sum(x * do.load((b, h, m, 0), (BM, DV)).to(tl.float32), 1))
+
+
+@tiledsl.jit
+def grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: tl.Tensor,
+                  delta: tl.Tensor, dq: tl.Tensor, offset: tl.int32, scale: tl.constexpr,
+                  causal: tl.constexpr, window: tl.constexpr, group: tl.constexpr,
+                  D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The gradient of BM queries of a head."""
+    m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
+    start, end, k_len = key_range(m, offset, k.shape[2], causal, window, BM, BN)
+    rows = (m + offset + tl.arange(0, BM))[:, None]
+    x, dy = q.load((b, h, m, 0), (BM, D)), do.load((b, h, m, 0), (BM, DV))
+    row_lse = lse.load((b, h, m), (BM,))[:, None]
+    row_delta = delta.load((b, h, m), (BM,))[:, None]
+    acc = tl.zeros((BM, D), tl.float32)
+    for n in range(start, end, BN):
+        y = k.load((b, h // group, n, 0), (BN, D))
+        z = v.load((b, h // group, n, 0), (BN, DV))
+        cols = (n + tl.arange(0, BN))[None, :]
+        p = weights(tl.dot(x, tl.trans(y)), row_lse, rows, cols, k_len, scale, causal, window)
+        ds = p * (tl.dot(dy, tl.trans(z)) - row_delta)
+        acc = tl.dot(ds.to(q.dtype), y, acc)
+    dq.store((b, h, m, 0), acc * scale)
+
+
+@tiledsl.jit
+def grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: tl.Tensor,
+                   delta: tl.Tensor, dk: tl.Tensor, dv: tl.Tensor, offset: tl.int32,
+                   scale: tl.constexpr, causal: tl.constexpr, window: tl.constexpr,
+                   group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+                   BM: tl.constexpr, BN: tl.constexpr):
+    """The gradients of BN keys of a head, from all query heads that share it."""
+    n, h, b = tl.program_id(0) * BN, tl.program_id(1), tl.program_id(2)
+    start, end, k_len = 0, q.shape[2], k.shape[2]
+    if causal:
+        start = max(0, n - offset) // BM * BM
+    if window:
+        end = max(0, min(end, n + BN - 1 + window - offset))
+    steps = max(0, tl.cdiv(end - start, BM))
+    cols = (n + tl.arange(0, BN))[:, None]
+    y, z = k.load((b, h, n, 0), (BN, D)), v.load((b, h, n, 0), (BN, DV))
+    acc_k, acc_v = tl.zeros((BN, D), tl.float32), tl.zeros((BN, DV), tl.float32)
+    for i in range(0, steps * group, 1):
+        head, m = h * group + i // steps, start + i % steps * BM
+        x, dy = q.load((b, head, m, 0), (BM, D)), do.load((b, head, m, 0), (BM, DV))
+        row_lse = lse.load((b, head, m), (BM,))[None, :]
+        row_delta = delta.load((b, head, m), (BM,))[None, :]
+        rows = (m + offset + tl.arange(0, BM))[None, :]
+        s = tl.dot(y, tl.trans(x))
+        p = weights(s, row_lse, rows, cols, k_len, scale, causal, window)
+        ds = p * (tl.dot(z, tl.trans(dy)) - row_delta)
+        acc_v = tl.dot(p.to(q.dtype), dy, acc_v)
+        acc_k = tl.dot(ds.to(q.dtype), x, acc_k)
+    dk.store((b, h, n, 0), acc_k * scale)
+    dv.store((b, h, n, 0), acc_v)
+# fmt: on
+
+
+def attention_gradients(
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    *,
+    causal: bool,
+    window: int,
+    scale: float,
+    offset: int,
+    BM: int = 64,
+    BN: int = 64,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dQ, dK, dV for the gradient `do` of the output; the rest as `attention` took and gave it."""
+    B, H, Lq, D = q.shape
+    HK, Lk, DV = v.shape[1:]
+    delta = torch.empty_like(lse)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    delta_kernel[tl.cdiv(Lq, BM), H, B](o, do, delta, DV, BM)
+    masks = (offset, scale, causal, window, H // HK, D, DV, BM, BN)
+    grad_q_kernel[tl.cdiv(Lq, BM), H, B](q, k, v, do, lse, delta, dq, *masks, fast_math=True)
+    grad_kv_kernel[tl.cdiv(Lk, BN), HK, B](q, k, v, do, lse, delta, dk, dv, *masks, fast_math=True)
+    return dq, dk, dv
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool,
+        window: int,
+        scale: float,
+        offset: int,
+    ) -> torch.Tensor:
+        ctx.options = {"causal": causal, "window": window, "scale": scale, "offset": offset}
+        o, lse = attention(q, k, v, **ctx.options)
+        ctx.save_for_backward(q, k, v, o, lse)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (do,) = gradients
+        grads = attention_gradients(do, *ctx.saved_tensors, **ctx.options)
+        return *grads, None, None, None, None
+
+
+def differentiable_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    scale: float | None = None,
+    offset: int | None = None,
+) -> torch.Tensor:
+    """The output of `attention`, with gradients for q, k and v."""
+    at = k.shape[2] - q.shape[2] if offset is None else offset
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return _Attention.apply(q, k, v, causal, window, factor, at)
+
+
+def run(shape: tuple[int, ...], device: str, *, causal: bool) -> list[float]:
+    """Gradients of random bf16 data, [B, H, HK, Lq, Lk, D]; returns their relative errors."""
+    B, H, HK, Lq, Lk, D = shape
+    q = torch.randn(B, H, Lq, D, device=device, dtype=torch.bfloat16)
+    k, v = (torch.randn(B, HK, Lk, D, device=device, dtype=torch.bfloat16) for _ in range(2))
+    do = torch.randn_like(q)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    differentiable_attention(*inputs, causal=causal).backward(do)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    reference(*exact, causal=causal).backward(do.double())
+    pairs = [(x.grad, y.grad) for x, y in zip(inputs, exact, strict=True)]
+    return [((got.double() - want).norm() / want.norm()).item() for got, want in pairs]
+
+
+def main() -> None:
+    """Compares the gradients with fp64, on the GPU or in the interpreter."""
+    torch.manual_seed(0)
+    on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    device = "cuda" if on_gpu else "cpu"
+    shape = (2, 16, 4, 1000, 1000, 128) if on_gpu else (1, 2, 1, 70, 100, 64)
+    if not on_gpu:
+        print("No Hopper GPU: running in the interpreter.")
+    for causal in (False, True):
+        errors = run(shape, device, causal=causal)
+        kind = "causal" if causal else "full"
+        print(f"{kind}: relative errors {', '.join(f'{e:.1e}' for e in errors)} of dq, dk, dv")
+        if not max(errors) < 1e-2:
+            raise SystemExit("the gradients are wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,7 @@ MARK = "@bench "
 # fmt: off
 @tiledsl.jit
 def matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
-           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):
+           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
     """The kernel of the README."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), tl.float32)

@@ -40,11 +40,6 @@ class FlowPlan:
         """The most that the tiles of a rotated loop take; 0 when no loop is rotated."""
         return max((s.registers for s in self.schedules.values() if s.is_rotated), default=0)
 
-    @property
-    def registers(self) -> int:
-        """The most that the tiles of a rotated loop take; 0 when no loop is rotated."""
-        return max((s.registers for s in self.schedules.values() if s.is_rotated), default=0)
-
 
 def plan_flow(
     graph: TileGraph,

@@ -1,0 +1,146 @@
+"""The proof that a specialised kernel neither hangs nor races, on the program that is emitted.
+
+The MACHINE program is run without its data (check_run) at launch points that together reach every
+branch and every trip count up to the one from which its state repeats (check_points). What one run
+shows holds for all interleavings; what the repeated state shows holds for all larger trip counts.
+
+Ref: marked graphs: a net without choices is live if one of its firing sequences ends.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from dataclasses import field
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ws.check_points import PointRun
+from tiledsl.ws.check_points import launch_points
+from tiledsl.ws.check_points import steady_lines
+from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_run import RULES
+from tiledsl.ws.check_state import Fault
+from tiledsl.ws.check_static import check_objects
+
+OBLIGATIONS = {
+    "balance": "every mbarrier phase gets exactly its arrivals and bytes; nothing is left over",
+    "liveness": "no circular wait: with every barrier a counter, one complete run shows that all end",
+    "ordering": "every write of a slot comes after the last read and write of its tenant before, "
+    "wgmma and bulk copies counted until their waits; no wait can miss its phase",
+    "fences": "generic writes reach the async proxy through a fence and a barrier; wgmma registers are fenced",
+    "named barriers": "ids in 1..15, participants and counts agree, nobody arrives twice in one generation",
+    "staging": "a slab is rewritten after its bulk store has read it, and outlives it",
+    "cluster": "remote arrivals and copies go to CTAs that run; the cluster leaves together",
+    "memory": "buffers, mbarriers and scratch do not overlap",
+}
+"""What is proved, by name."""
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """One obligation: whether it is proved, by which argument, and where it came up."""
+
+    name: str
+    proved: bool
+    argument: str
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" [{', '.join(self.lines)}]" if self.lines else ""
+        return f"{'proved' if self.proved else 'NOT PROVED'} {self.name}: {self.argument}{where}"
+
+
+@dataclass
+class Certificate:
+    """The obligations of one kernel. points: launches run; steady: loops and the iteration from
+    which their state repeats.
+    """
+
+    obligations: list[Obligation] = field(default_factory=list[Obligation])
+    points: int = 0
+    seconds: float = 0.0
+    steady: list[str] = field(default_factory=list[str])
+
+    @property
+    def proved(self) -> bool:
+        return all(o.proved for o in self.obligations)
+
+    @property
+    def failure(self) -> str:
+        """The first obligation that is not proved, empty if all are."""
+        return next((f"{o.name}: {o.argument}" for o in self.obligations if not o.proved), "")
+
+    def render(self) -> list[str]:
+        """Lines for the report."""
+        word = "proved" if self.proved else "NOT proved"
+        head = f"{word} for all trip counts and interleavings ({self.points} launches, {self.seconds * 1e3:.0f} ms)"
+        return [head, *(f"  {o}" for o in self.obligations), *(f"  steady: {s}" for s in self.steady)]
+
+
+def check(graph: TileGraph) -> Certificate:
+    """The certificate of a specialised MACHINE graph. Never raises for a faulty program."""
+    start = time.thread_time()
+    made = Certificate()
+    try:
+        code = cut_down(graph, RULES)
+        _prove(graph, code, made)
+    except Fault as fault:
+        _record(made, None, fault)
+    made.seconds = time.thread_time() - start
+    return made
+
+
+def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
+    if code.unknown:
+        op = code.unknown[0]
+        raise Fault("liveness", f"the checker does not know op {op.opcode}", op)
+    check_objects(graph)
+    cluster_size = int(graph.facts.get("cluster_size", 1))
+    points = launch_points(code, cluster_size)
+    watched: list[PointRun] = []
+    for point in [*points.few, *points.many]:
+        run = PointRun(code, point, cluster_size, watch=point in points.many)
+        run.run()
+        made.points += 1
+        watched += [run] if run.watched is not None else []
+    made.steady = steady_lines(watched)
+    _record(made, code, None)
+
+
+def _record(made: Certificate, code: Program | None, fault: Fault | None) -> None:
+    lines = _lines_by_obligation(code) if code is not None else {}
+    for name, argument in OBLIGATIONS.items():
+        if fault is not None and name == fault.obligation:
+            where = (fault.loc.short,) if fault.loc else ()
+            text = fault.message + (f" ({fault.op.opcode})" if fault.op is not None else "")
+            made.obligations.append(Obligation(name, False, text, where))
+        elif fault is None:
+            made.obligations.append(Obligation(name, True, argument, lines.get(name, ())))
+
+
+FAMILIES = {
+    "balance": ("barrier.expect_tx", "barrier.arrive", "tma.load"),
+    "liveness": ("barrier.wait",),
+    "ordering": ("mma.issue", "mma.wait"),
+    "fences": ("barrier.async_fence", "mma.fence"),
+    "named barriers": ("barrier.named_sync", "barrier.named_arrive"),
+    "staging": ("tma.store",),
+    "cluster": ("mma.cluster_reduce",),
+}
+"""Ops in which an obligation comes up."""
+
+
+def _lines_by_obligation(code: Program) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    by_opcode: dict[str, list[Op]] = {}
+    for steps in code.code.values():
+        for s in steps:
+            by_opcode.setdefault(s.op.opcode, []).append(s.op)
+    for name, opcodes in FAMILIES.items():
+        for opcode in opcodes:
+            for op in by_opcode.get(opcode, ()):
+                if op.loc is not None:
+                    found.setdefault(name, {})[op.loc.short] = None
+    return {name: tuple(lines)[:4] for name, lines in found.items()}

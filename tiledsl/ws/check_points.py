@@ -1,0 +1,168 @@
+"""Launch points of a proof, and the proof that larger trip counts repeat what they show.
+
+At the head of each loop the synchronisation state is noted relative to the loop's own progress.
+Execution is a function of that state for as long as the loop goes on. So once two heads in a row
+are equal, all later ones are, and leaving the loop later is like leaving it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from tiledsl.ir.op import Op
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ws.check_program import LaunchPoint
+from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_run import Run
+from tiledsl.ws.check_state import Cursor
+from tiledsl.ws.check_state import Fault
+from tiledsl.ws.check_state import Thread
+
+T = TypeVar("T", bound=Op)
+State = tuple[list[int], list[int]]
+SMALL_TRIPS = (0, 1, 2, 3)
+ENOUGH_TRIPS = 4
+"""Trips from which on a loop has to show that its state repeats."""
+WIDE_TILES = 5
+"""Tiles that each warpgroup of its own tiles visits where their loop has to repeat its state."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Launches to run, and those in which loops have to show that their state repeats."""
+
+    few: list[LaunchPoint]
+    many: list[LaunchPoint]
+
+
+def launch_points(code: Program, cluster_size: int) -> Points:
+    """Extents that give the loops 0, 1, 2, 3 and many trips, on grids of several tiles.
+
+    many: one launch with many trips and a tile or two, its CTA in the middle of axis 0; one with
+    many tiles of the same trips.
+    """
+    step = max((_step(op) for op in _ops(code, For)), default=0) or 1
+    arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]
+    depth = max((o.depth for o in arrays), default=1)
+    turns = max((r.instances for r in code.roles), default=1)
+    trips = 2 * depth + _peeled(code) + ENOUGH_TRIPS
+    axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
+    few = [
+        LaunchPoint(step * n, _grid(2 * turns + (n == 0), 1, axis, cluster_size))
+        for n in SMALL_TRIPS
+    ]
+    deep = LaunchPoint(
+        step * trips + 1,
+        _grid(2 * trips, 1, axis, cluster_size),
+        clusters=max(1, trips // turns),
+        first=trips,
+        drawn=2 * trips - trips // turns - 1,
+    )
+    wide = LaunchPoint(step * depth, _grid(1, WIDE_TILES * turns, axis, cluster_size))
+    return Points([LaunchPoint(step, (0, 1, 1)), *few], [deep, wide])
+
+
+def _grid(x: int, y: int, axis: int, cluster_size: int) -> tuple[int, int, int]:
+    """A grid of x by y cluster tiles."""
+    sizes = [x, y, 1]
+    if axis >= 0:
+        sizes[axis] *= cluster_size
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _ops(code: Program, cls: type[T]) -> Iterator[T]:
+    return (s.op for steps in code.code.values() for s in steps if isinstance(s.op, cls))
+
+
+def _step(loop: For) -> int:
+    op = loop.step.defining_op
+    return abs(int(op.value)) if isinstance(op, Constant) else 0
+
+
+def _peeled(code: Program) -> int:
+    """At most how many iterations of a loop stand before it: one a chunk of a deferred store."""
+    return sum(1 for _ in _ops(code, tma.Store))
+
+
+class PointRun(Run):
+    """A run that notes the state at the heads of the loops of one thread (watch)."""
+
+    def __init__(
+        self, code: Program, point: LaunchPoint, cluster_size: int, *, watch: bool = False
+    ) -> None:
+        super().__init__(code, point, cluster_size)
+        self.entries: dict[Op, list[list[State]]] = {}
+        self.cursors = {
+            r: [o.result for o in r.body.walk() if isinstance(o, barrier.CursorCreate)]
+            for r in (code.roles if watch else ())
+        }
+        if watch:
+            own = [t for t in self.threads if t.cta.rank == 0]
+            self.watched = own[-1]
+
+    def head(self, t: Thread, op: Op, number: int) -> None:
+        entries = self.entries.setdefault(op, [])
+        if number == 0:
+            entries.append([])
+        entries[-1].append(self.snapshot())
+
+    def snapshot(self) -> State:
+        """Where threads stand and what they have in flight; and what only grows: cursors, phases
+        of mbarriers, and what each thread knows of them.
+        """
+        stand: list[int] = []
+        grown: list[int] = []
+        for t in self.threads:
+            stand += [t.where.id if t.where is not None else 0, len(t.groups), len(t.stores)]
+            cursors = [t.env.get(v) for v in self.cursors[t.role]]
+            grown += [c.n if isinstance(c, Cursor) else 0 for c in cursors]
+            for slots in t.cta.barriers.values():
+                grown.append(sum([t.clock[b.index] for b in slots]))
+        for cta in self.ctas:
+            for slots in cta.barriers.values():
+                stand.append(sum([b.pending for b in slots]))
+                stand.append(sum([b.tx for b in slots]))
+                grown.append(sum([b.phases for b in slots]))
+            for states in cta.buffers.values():
+                stand.append(sum([r.end < 0 for x in states for r in x.reads]))
+        return stand, grown
+
+    def steady(self) -> list[tuple[Op, int, int]]:
+        """Per loop, the trips seen and the one from which on each trip repeats the one before: all
+        stand alike, and all that grows grows alike. -1 where there is none.
+        """
+        out: list[tuple[Op, int, int]] = []
+        for op, entries in self.entries.items():
+            states = max(entries, key=len)
+            growth = [
+                (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)]) for a, b in pairwise(states)
+            ]
+            alike = [i for i, (a, b) in enumerate(pairwise(growth)) if a == b]
+            out.append((op, len(states), alike[0] if alike else -1))
+        return out
+
+
+def steady_lines(runs: list[PointRun]) -> list[str]:
+    """What to report of the loops of several runs. Raises Fault for one that keeps changing."""
+    best: dict[Op, tuple[int, int]] = {}
+    for run in runs:
+        for op, trips, first in run.steady():
+            old_trips, old_first = best.get(op, (0, -1))
+            best[op] = (max(trips, old_trips), max(first, old_first))
+    out: list[str] = []
+    for op, (trips, first) in best.items():
+        name = f"{op.opcode} at {op.loc.short}" if op.loc else f"{op.opcode} over tiles"
+        if first >= 0:
+            out.append(f"{name}: from trip {first + 1} on each trip repeats the one before")
+        elif trips < ENOUGH_TRIPS:
+            out.append(f"{name}: at most {trips} trips in any of these launches")
+        else:
+            raise Fault("liveness", f"{name}: its state does not repeat in {trips} trips", op)
+    return out

@@ -1,0 +1,256 @@
+"""What the checker executes of a MACHINE graph: synchronisation, accesses to shared memory, control
+flow, and the scalars that those depend on. Tile math is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import NamedArrive
+from tiledsl.ir.ops.barrier import NamedSync
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+FAST: dict[str, Callable[..., Any]] = {
+    "elementwise.constant": lambda op: op.value,
+    "elementwise.add": lambda _, a, b: a + b,
+    "elementwise.sub": lambda _, a, b: a - b,
+    "elementwise.mul": lambda _, a, b: a * b,
+    "elementwise.floordiv": lambda _, a, b: a // b if b else 0,
+    "elementwise.mod": lambda _, a, b: a % b if b else 0,
+    "elementwise.min": lambda _, a, b: min(a, b),
+    "elementwise.max": lambda _, a, b: max(a, b),
+    "elementwise.and": lambda _, a, b: a & b,
+    "elementwise.or": lambda _, a, b: a | b,
+    "elementwise.compare": lambda op, a, b: COMPARE[op.predicate](a, b),
+    "elementwise.select": lambda _, c, a, b: a if c else b,
+    "elementwise.cast": lambda _, a: a,
+}
+"""Scalar ops as Python functions of the op and its operands."""
+
+
+def scalar(op: Op, operands: list[Any]) -> Any:
+    """The value of a pure scalar op that FAST does not have."""
+    types = [v.type for v in op.operands]
+    arrays = [
+        np.asarray(v).astype(t.dtype.numpy) if isinstance(t, ScalarType) else v
+        for v, t in zip(operands, types, strict=True)
+    ]
+    return np.asarray(op.evaluate(*arrays)).item()
+
+
+@dataclass(frozen=True)
+class LaunchPoint:
+    """One launch that stands for its trip counts.
+
+    extent: value of every tensor extent, integer argument and loaded scalar. grid: of the user.
+    clusters: in the launched grid. first: index of the simulated one.
+    drawn: tiles that others have drawn from the counter before.
+    """
+
+    extent: int
+    grid: tuple[int, int, int]
+    clusters: int = 1
+    first: int = 0
+    drawn: int = 0
+
+
+class Step:
+    """One op to execute. kind: how; operands, result, fast: of a scalar that decides something."""
+
+    __slots__ = ("fast", "kind", "op", "operands", "result")
+
+    def __init__(self, op: Op, kind: int, *, decides: bool) -> None:
+        self.op = op
+        self.kind = kind
+        self.operands = op.operands
+        self.result = op.results[0] if decides and len(op.results) == 1 else None
+        self.fast = FAST.get(op.opcode)
+
+
+HANDLED, SCALAR, USE, END, FOR, IF, WHILE = range(7)
+"""Kinds of steps: an op with a rule; a scalar; a use of tiles; a terminator; control flow."""
+
+
+@dataclass
+class Program:
+    """A graph, cut down. code: per region, the steps that matter in order. flight: values that may be
+    results of wgmmas in flight. named: ids of named barriers in use. unknown: ops that the checker
+    cannot judge.
+    """
+
+    graph: TileGraph
+    roles: list[Role]
+    code: dict[Region, list[Step]]
+    flight: set[Value]
+    needed: set[Value]
+    named: set[int]
+    unknown: list[Op] = field(default_factory=list[Op])
+
+
+def flight_values(graph: TileGraph) -> set[Value]:
+    """Values that may stand for wgmmas in flight: results of issue, carried through control flow."""
+    flight: set[Value] = set()
+    roles = [o for o in graph.body.ops if isinstance(o, Role)]
+    control = mma.Issue | For | If | While
+    ops = [o for r in roles for o in _control_walk(r.body) if isinstance(o, control)]
+    before = -1
+    while before != len(flight):
+        before = len(flight)
+        for op in ops:
+            _spread(op, flight)
+    return flight
+
+
+def _spread(op: Op, flight: set[Value]) -> None:
+    match op:
+        case mma.Issue():
+            flight.update(op.results)
+        case For():
+            pairs = [*zip(op.init, op.carried, strict=True), *zip(op.init, op.results, strict=True)]
+            pairs += _yielded(op.body, op.carried) + _yielded(op.body, op.results)
+            flight.update(b for a, b in pairs if a in flight)
+        case If():
+            pairs = _yielded(op.then, op.results) + _yielded(op.orelse, op.results)
+            flight.update(b for a, b in pairs if a in flight)
+        case _:
+            pass
+
+
+def _yielded(region: Region, targets: tuple[Value, ...]) -> list[tuple[Value, Value]]:
+    end = region.terminator
+    return list(zip(end.values, targets, strict=False)) if isinstance(end, Yield) else []
+
+
+def needed_scalars(graph: TileGraph, roots: list[Value]) -> set[Value]:
+    """Backward slice of scalars from `roots`, through carried values and branches."""
+    needed: set[Value] = set()
+    work = list(roots)
+    while work:
+        v = work.pop()
+        if v in needed or isinstance(v.type, TileType):
+            continue
+        needed.add(v)
+        owner = v.owner
+        if isinstance(owner, Region):
+            parent = owner.parent
+            if isinstance(parent, For) and v.index:
+                work.append(parent.init[v.index - 1])
+                work += [a for a, b in _yielded(parent.body, parent.carried) if b is v]
+            elif isinstance(parent, For):
+                work += [parent.lower, parent.step]
+            elif isinstance(parent, While):
+                work += _while_sources(parent, v)
+        elif isinstance(owner, If):
+            work.append(owner.condition)
+            for r in (owner.then, owner.orelse):
+                work += [a for a, b in _yielded(r, owner.results) if b is v]
+        elif isinstance(owner, For):
+            work.append(owner.init[v.index])
+            work += [a for a, b in _yielded(owner.body, owner.results) if b is v]
+        elif isinstance(owner, While):
+            work.append(owner.before.terminator.values[v.index + 1])  # type: ignore[union-attr]
+        else:
+            work += owner.operands
+    return needed
+
+
+def _while_sources(loop: While, v: Value) -> list[Value]:
+    ends = (loop.before.terminator, loop.body.terminator)
+    assert isinstance(ends[0], Yield)
+    assert isinstance(ends[1], Yield)
+    if v in loop.body.args:
+        return [ends[0].values[v.index + 1]]
+    return [loop.init[v.index], ends[1].values[v.index]]
+
+
+def cut_down(graph: TileGraph, rules: Mapping[type[Op], tuple[str, ...]], *, whole: bool = False) -> Program:
+    """The program that the checker runs.
+
+    rules: per op that it knows, the scalar operands that it needs. whole: keep everything, for a
+    simulation with data.
+    """
+    flight = flight_values(graph)
+    roles: list[Role] = [o for o in graph.body.ops if isinstance(o, Role)]
+    ops = [o for r in roles for o in _control_walk(r.body)]
+    needed = needed_scalars(graph, [v for op in ops for v in _roots(op, rules)])
+    code: dict[Region, list[Step]] = {}
+    unknown: list[Op] = []
+    for op in ops:
+        kind = _kind(op, rules)
+        if op.effect is Effect.SYNC and kind == SCALAR:
+            unknown.append(op)
+        decides = any(r in needed for r in op.results)
+        uses = any(v in flight for v in op.operands)
+        if kind != SCALAR or whole or decides or uses:
+            kind = USE if kind == SCALAR and uses else kind
+            assert op.parent is not None
+            code.setdefault(op.parent, []).append(Step(op, kind, decides=decides))
+    return Program(graph, roles, code, flight, needed, named_barriers(ops, roles), unknown)
+
+
+def named_barriers(ops: list[Op], roles: list[Role]) -> set[int]:
+    """Ids of the named barriers that the roles use."""
+    groups = max((r.num_warpgroups for r in roles), default=1)
+    found: set[int] = set()
+    for op in ops:
+        if isinstance(op, NamedSync | NamedArrive):
+            found |= {op.base + i for i in (range(groups) if op.index is not None else (0,))}
+    return found
+
+
+def _kind(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> int:
+    if type(op) in rules:
+        return HANDLED
+    kinds = {For: FOR, If: IF, While: WHILE, Yield: END}
+    return kinds.get(type(op), SCALAR)
+
+
+def _control_walk(region: Region) -> Iterator[Op]:
+    """Ops of a region and of the control flow in it; what tile ops hold runs in lanes."""
+    for op in region.ops:
+        yield op
+        if isinstance(op, For | If | While):
+            for r in op.regions:
+                yield from _control_walk(r)
+
+
+def _roots(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
+    match op:
+        case For():
+            return [op.lower, op.upper, op.step]
+        case If():
+            return [op.condition]
+        case While():
+            end = op.before.terminator
+            assert isinstance(end, Yield)
+            return [end.values[0]]
+        case _:
+            found = [getattr(op, name) for name in rules.get(type(op), ())]
+            return [v for v in found if v is not None]

@@ -1,0 +1,254 @@
+"""Synchronisation state of a simulated CTA: mbarriers, named barriers, shared-memory slots, and the
+vector clocks by which an access is known to come after another in every interleaving.
+
+A clock has one component for each thread of the simulation (how far its work is known), one for each
+mbarrier and one for each named barrier (how many of its phases are known to be complete).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+from tiledsl.errors import SourceLoc
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.role import Role
+
+Clock = list[int]
+WARPS = 4
+WARPGROUP_THREADS = 128
+NAMED_BARRIERS = 16
+
+
+class Fault(Exception):
+    """A violated obligation: which one, what happened, and at which op."""
+
+    def __init__(self, obligation: str, message: str, op: Op | None = None) -> None:
+        super().__init__(message)
+        self.obligation = obligation
+        self.message = message
+        self.op = op
+
+    @property
+    def loc(self) -> SourceLoc | None:
+        return self.op.loc if self.op is not None else None
+
+    def __str__(self) -> str:
+        where = f" at {self.loc.short}" if self.loc else ""
+        what = f" ({self.op.opcode})" if self.op is not None else ""
+        return f"{self.obligation}: {self.message}{what}{where}"
+
+
+def join(a: Clock, b: Clock) -> Clock:
+    """The least clock that knows what either knows."""
+    return [x if x > y else y for x, y in zip(a, b, strict=True)]
+
+
+@dataclass
+class Read:
+    """One read of a slot; `end` is the thread's time at which it is over, -1 before."""
+
+    thread: int
+    end: int = -1
+
+
+@dataclass
+class Writer:
+    """Who filled a slot last.
+
+    barrier, use: of an asynchronous write, the mbarrier and its phase that tell of its end.
+    fenced, published: of a write by threads, whether the proxy fence and a barrier followed.
+    """
+
+    op: Op
+    thread: int
+    time: int
+    barrier: int = -1
+    use: int = -1
+    fenced: bool = False
+    published: bool = False
+    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a thread with this clock knows that the write is over."""
+        if self.barrier >= 0:
+            return clock[self.barrier] > self.use
+        return clock[self.thread] >= self.time
+
+
+class SlotState:
+    """One slot of a buffer of one CTA. data: its contents, where they are simulated."""
+
+    __slots__ = ("data", "name", "reads", "writer")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.writer: Writer | None = None
+        self.reads: list[Read] = []
+        self.data: Any = None
+
+    def check_write(self, clock: Clock, op: Op) -> None:
+        """A write has to come after the last write and after every read of it."""
+        for r in self.reads:
+            if r.end < 0 or clock[r.thread] < r.end:
+                raise Fault("ordering", f"{self.name} is written while it may still be read", op)
+        if self.writer is not None and not self.writer.known(clock):
+            raise Fault("ordering", f"{self.name} is written while it may still be written", op)
+
+    def check_read(self, clock: Clock, use: int, op: Op) -> None:
+        """A read has to come after the write of its own tenant."""
+        w = self.writer
+        if w is None:
+            raise Fault("ordering", f"{self.name} is read before anything is written to it", op)
+        if not w.known(clock):
+            raise Fault("ordering", f"{self.name} is read without waiting for the write", op)
+        if w.barrier >= 0 and use >= 0 and w.use != use:
+            raise Fault("ordering", f"{self.name} holds use {w.use}, use {use} is read", op)
+
+
+class Barrier:
+    """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed."""
+
+    __slots__ = (
+        "clock", "done", "expected", "index", "name", "pending", "phases", "seen", "tx", "waits", "zero",
+    )  # fmt: skip
+
+    def __init__(self, name: str, index: int, width: int) -> None:
+        self.name = name
+        self.index = index
+        self.expected = 0
+        self.pending = 0
+        self.tx = 0
+        self.phases = 0
+        self.zero = [0] * width
+        self.clock = self.zero
+        self.done = self.zero
+        self.waits: list[tuple[int, int, int]] = []
+        self.seen = 0
+
+    def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0) -> None:
+        """Arrivals, with bytes to come."""
+        self.pending += count
+        self.tx += tx
+        if self.pending > self.expected:
+            message = f"{self.name} gets {self.pending} arrivals in one phase, {self.expected} are expected"
+            raise Fault("balance", message, op)
+        self.clock = join(self.clock, clock)
+        self._complete(op)
+
+    def receive(self, clock: Clock, num_bytes: int, op: Op) -> None:
+        """Bytes of an asynchronous copy."""
+        self.tx -= num_bytes
+        self.clock = join(self.clock, clock)
+        self._complete(op)
+
+    def _complete(self, op: Op) -> None:
+        if self.pending != self.expected or self.tx != 0 or not self.expected:
+            return
+        for thread, time, phase in self.waits:
+            if phase < self.phases and self.clock[thread] < time:
+                message = f"{self.name} may complete twice before a wait for its phase has passed"
+                raise Fault("ordering", message, op)
+        self.waits = [w for w in self.waits if w[2] >= self.phases]
+        self.phases += 1
+        self.clock[self.index] = self.phases
+        self.done = self.clock
+        self.clock = self.zero
+        self.pending = 0
+
+
+class NamedBarrier:
+    """One of the sixteen hardware barriers of a CTA."""
+
+    __slots__ = ("clock", "count", "done", "generation", "id", "index", "threads", "zero")
+
+    def __init__(self, id_: int, index: int, width: int) -> None:
+        self.id = id_
+        self.index = index
+        self.zero = [0] * width
+        self.clock = self.zero
+        self.done = self.zero
+        self.count = 0
+        self.threads = 0
+        self.generation = 0
+
+    def arrive(self, thread: Thread, num_threads: int, op: Op) -> int:
+        """One warpgroup arrives; returns the generation that it takes part in."""
+        last = thread.generations.get(self.id, -1)
+        if last >= 0 and thread.clock[self.index] <= last:
+            message = f"named barrier {self.id}: a warpgroup may arrive twice in one generation"
+            raise Fault("named barriers", message, op)
+        if self.count and self.threads != num_threads:
+            message = f"named barrier {self.id}: participants disagree, {self.threads} and {num_threads} threads"
+            raise Fault("named barriers", message, op)
+        thread.generations[self.id] = self.generation
+        mine = self.generation
+        self.threads = num_threads
+        self.count += WARPGROUP_THREADS
+        self.clock = join(self.clock, thread.clock)
+        if self.count > num_threads:
+            message = f"named barrier {self.id}: {self.count} threads arrive, {num_threads} are expected"
+            raise Fault("named barriers", message, op)
+        if self.count == num_threads:
+            self.generation += 1
+            self.clock[self.index] = self.generation
+            self.done, self.clock, self.count = self.clock, self.zero, 0
+        return mine
+
+
+@dataclass(eq=False)
+class Cursor:
+    """A position in a ring: `n` slots passed. rings: the mbarrier arrays that it was used with."""
+
+    depth: int
+    n: int = 0
+    rings: set[Value] = field(default_factory=set[Value])
+
+
+class Thread:
+    """One warpgroup of a role (or its single thread), with what it has in flight."""
+
+    def __init__(self, index: int, role: Role, cta: Cta, warpgroup: int) -> None:
+        self.index = index
+        alone = role.single_thread or role.num_warpgroups == 1
+        self.name = role.name if alone else f"{role.name} {warpgroup}"
+        self.cta = cta
+        self.warpgroup = warpgroup
+        self.single = role.single_thread
+        self.clock: Clock = []
+        self.env: dict[Value, Any] = {}
+        self.where: Op | None = None
+        self.steps = 0
+        self.generations: dict[int, int] = {}
+        # wgmma: groups committed and not waited for, and the open one.
+        self.groups: deque[list[Read]] = deque()
+        self.open: list[Read] = []
+        self.committed = 0
+        self.fenced = False
+        # Bulk stores in flight; those that only the leader knows to have been read.
+        self.stores: deque[Read] = deque()
+        self.leader_done: list[Read] = []
+        self.written: list[Writer] = []
+        self.reduced = False
+        self.role = role
+
+    @property
+    def time(self) -> int:
+        return self.clock[self.index]
+
+    def tick(self) -> None:
+        """Later work is not covered by what was released before."""
+        self.clock[self.index] += 1
+
+
+@dataclass(eq=False)
+class Cta:
+    """State of one CTA of the cluster."""
+
+    rank: int
+    barriers: dict[Value, list[Barrier]] = field(default_factory=dict[Value, list[Barrier]])
+    buffers: dict[Value, list[SlotState]] = field(default_factory=dict[Value, list[SlotState]])
+    named: dict[int, NamedBarrier] = field(default_factory=dict[int, NamedBarrier])

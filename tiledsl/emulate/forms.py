@@ -30,7 +30,7 @@ def form(pattern: str) -> Callable[[Translate], Translate]:
 
 
 def operand(text: str) -> str:
-    """`%3` -> ptx_3, `p` -> reg_p, `[%0]` -> ptx_0; lists stay in braces; literals stay."""
+    """`%3` -> ptx_3, `p` -> reg_p, `[%0]` -> ptx_0; lists stay in braces, literals as they are."""
     text = text.strip()
     if text.startswith("["):
         return operand(text[1:-1]) if "," not in text else text[1:-1]
@@ -42,6 +42,8 @@ def operand(text: str) -> str:
         return f"ptx_{text[1:]}"
     if re.fullmatch(r"[A-Za-z]\w*", text):
         return f"reg_{text}"
+    if bits := re.fullmatch(r"0[fF]([0-9A-Fa-f]{8})", text):
+        return f"__uint_as_float(0x{bits[1]}u)"
     return text
 
 

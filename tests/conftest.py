@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "TILEDSL_CACHE_DIR" not in os.environ:  # workers share the folder of the first process
+        os.environ["TILEDSL_CACHE_DIR"] = tempfile.mkdtemp(prefix="tiledsl-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ["TILEDSL_CACHE_DIR"], True))
     if config.getoption("--update-golden") and os.environ.get("CI"):
         raise pytest.UsageError("--update-golden is refused under CI: golden files are reviewed")
 

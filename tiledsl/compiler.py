@@ -124,6 +124,7 @@ class Request:
     fast_math: bool = False
     target: Target = HOPPER
     dump: Path | None = None
+    nvrtc_options: tuple[str, ...] = ()
 
 
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
@@ -337,7 +338,9 @@ def compile_kernel(request: Request) -> Kernel:
     """
     for made in modules(request):
         try:
-            made.compiled = KERNELS.get(made.module, request.target)
+            made.compiled = KERNELS.get(
+                made.module, request.target, options=request.nvrtc_options
+            )
         except TileError as error:
             if isinstance(made.plan, SinglePlan):
                 raise

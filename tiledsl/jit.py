@@ -4,71 +4,73 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import fields
-from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Any
 
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
-from tiledsl.compiler import compile_kernel
-from tiledsl.compiler import tile_graph
+from tiledsl import hooks
+from tiledsl.call import Call
+from tiledsl.call import GridLike
+from tiledsl.call import bind_call
+from tiledsl.call import normalize_grid
+from tiledsl.call import probe
+from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
+from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.source import source_of
 from tiledsl.frontend.specialize import signature_of
-from tiledsl.ir.interp import interpret
+from tiledsl.inspection import Inspected
+from tiledsl.inspection import compile_program
 from tiledsl.ir.markers import Auto
-from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
-from tiledsl.report import render_report
 from tiledsl.runtime import driver
-from tiledsl.runtime.cache import KERNELS
-from tiledsl.runtime.interop import numpy_view
-from tiledsl.runtime.interop import storage_view
-from tiledsl.runtime.launcher import Launcher
-from tiledsl.runtime.nvrtc import ptx_of
-from tiledsl.runtime.nvrtc import sass
+from tiledsl.runtime.closure import Closure
+from tiledsl.runtime.closure import closure_of
+from tiledsl.runtime.closure import precision_watched
+from tiledsl.runtime.closure import value_text
+from tiledsl.runtime.entry import Entry
+from tiledsl.runtime.guard import MISSING
+from tiledsl.runtime.guard import Guard
+from tiledsl.runtime.guard import Kind
+from tiledsl.runtime.guard import Shape
+from tiledsl.runtime.guard import changed
+from tiledsl.runtime.guard import facts_of
+from tiledsl.runtime.guard import kind_of
+from tiledsl.runtime.handle import Handle
+from tiledsl.runtime.handle import interpreted_handle
+from tiledsl.runtime.programs import PROGRAMS
+from tiledsl.runtime.programs import Program
+from tiledsl.runtime.programs import program_key
 from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
+from tiledsl.runtime.signature import dot_precision
 from tiledsl.runtime.signature import signature
 from tiledsl.target import HOPPER
-from tiledsl.ws.plan import Overrides
-from tiledsl.ws.select import Extents
-from tiledsl.ws.select import Launch
 
-Grid = tuple[int, int, int]
-GridLike = Callable[[Mapping[str, Any]], Sequence[int] | int] | Sequence[int] | int
-OPTIONS = frozenset({f.name for f in fields(Overrides)} | {"num_warps", "fast_math"})
+if TYPE_CHECKING:
+    from tiledsl.compiler import Kernel
+
 INT32_MAX = 2**31 - 1
 
 
-@dataclass
-class Prepared:
-    """A compiled kernel with its launcher."""
+class Launch(functools.partial[None]):
+    """A kernel with a grid: called with the arguments, it launches."""
 
-    kernel: Kernel
-    launcher: Launcher
-    grid_constants: dict[str, Any]
+    kernel: JitFunction
 
-
-@dataclass(frozen=True)
-class Call:
-    """A call taken apart: run-time arguments, constexpr values, launch options."""
-
-    runtime: dict[str, Any]
-    constants: dict[str, Any]
-    overrides: Overrides
-    num_warps: int | None
-    fast_math: bool = False
+    def bind(self, *args: Any, **kwargs: Any) -> Handle:
+        """A handle whose call is one driver launch; see `JitFunction.bind`."""
+        return self.kernel.bind(*args, grid=self.args[0], **kwargs)
 
 
-class JitFunction:
-    """A kernel. `kernel[grid](*args, **options)` launches it; the other methods show what was
-    compiled.
+class JitFunction(Inspected):
+    """A kernel: `kernel[grid](*args, **options)` launches it.
 
+    The other methods show what was compiled.
     fn: the plain Python function (so that other kernels can inline it).
     """
 
@@ -78,31 +80,70 @@ class JitFunction:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.description = signature_of(fn)
+        self.arg_names = list(self.description.names)
         names = self.description.names
         self._plain = frozenset(names[p] if isinstance(p, int) else p for p in do_not_specialize)
         self._pointers = frozenset(
             p.name for p in self.description.parameters if p.annotation != "tensor"
         )
-        self._params = inspect.signature(fn).parameters
+        self._signature_of_fn = inspect.signature(fn)
+        self._params = self._signature_of_fn.parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
-        self._prepared: dict[Any, Prepared] = {}
-        self._edited: str | None = None
+        self._check_plain()
+        self._programs: dict[Any, Program] = {}
+        self._by_types: dict[Any, Program] = {}
+        self._guards: dict[Shape, Guard] = {}
+        self._entries: dict[Any, Entry] = {}
+        self._watched: list[Any] = []
+        self._closure: Closure | None = None
+        self.history: list[hooks.Specialisation] = []
+        self._fast: Callable[..., None] = self._first
+
+    def _check_plain(self) -> None:
+        for name in sorted(self._plain):
+            if name not in self._params or name in self._constexprs:
+                what = "a tl.constexpr" if name in self._constexprs else "no parameter"
+                raise TypeMismatch(
+                    f"{self.description.name}(): do_not_specialize names {name!r}, which is {what}"
+                )
 
     # ------------------------------------------------------------------ launching
-    def __getitem__(self, grid: GridLike) -> Callable[..., None]:
-        """A launcher for a grid:
-
-        an int, one to three ints, or a function of the constexprs that gives them.
-        """
-        return functools.partial(self._launch, grid)
+    def __getitem__(self, grid: GridLike) -> Launch:
+        """A launcher for a grid: up to three ints, or a function of the constexprs that gives them."""
+        made = Launch(self._fast, grid)
+        made.kernel = self
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise LaunchError(
             f"{self.fn.__name__} is a kernel: launch it with a grid, {self.fn.__name__}[grid](...)"
         )
 
-    def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
-        call = self._bind(args, kwargs)
+    def run(self, *args: Any, grid: GridLike, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launches; with `warmup` compiles only and returns the kernel."""
+        if warmup:
+            return self.compile(*args, grid=grid, **kwargs)
+        self._fast(grid, *args, **kwargs)
+        return None
+
+    def warmup(self, *args: Any, grid: GridLike, **kwargs: Any) -> Kernel:
+        """Compiles for these arguments without launching; see `compile`."""
+        return self.compile(*args, grid=grid, **kwargs)
+
+    def _first(self, grid: GridLike, /, *args: Any, **kwargs: Any) -> None:
+        self._launch(grid, self._bind(args, kwargs), kwargs)
+
+    def _slow(
+        self, grid: GridLike, values: Mapping[str, Any], more: tuple[Any, ...], options: Any
+    ) -> None:
+        """A call that the guard does not know; `values` are its arguments by name."""
+        given = {k: v for k, v in values.items() if v is not MISSING}
+        if more:
+            count = len(given) + len(more)
+            raise LaunchError(f"{self.fn.__name__}: takes {len(values)} arguments, got {count}")
+        self._launch(grid, self._bind((), {**given, **options}), options)
+
+    def _launch(self, grid: GridLike, call: Call, options: Mapping[str, Any]) -> None:
         sig, device = self._signature(call)
         self._check_extents(call, sig)
         if device is None or device.type == "cpu":
@@ -110,228 +151,199 @@ class JitFunction:
             return
         if device.type == "meta":
             raise LaunchError(
-                "a launch needs tensors with data; meta tensors serve kernel.cuda() and kernel.report()"
+                "a launch needs tensors with data; "
+                "meta tensors serve kernel.cuda() and kernel.report()"
             )
-        prepared = self._prepare(call, sig, grid)
-        user_grid = normalize_grid(grid, prepared.grid_constants)
-        prepared.launcher.launch(
-            call.runtime, user_grid, device.index, driver.current_stream(device.index)
-        )
+        program = self._program(call, sig, grid)
+        self._watch_precision(sig)
+        guard = self._guard(call, sig)
+        constants = {**call.constants, **program.chosen}
+        if any(kind == "other" for _, kind in guard.shape.kinds):
+            user = normalize_grid(grid, constants, call.runtime)
+            stream = driver.raw_stream()(device.index)
+            program.launcher.launch(call.runtime, user, device.index, stream)
+            return
+        entry = self._entry(program, device, guard.shape, constants)
+        values = {n: call.runtime.get(n, call.constants.get(n)) for n in self._params}
+        known = {k: v for k, v in options.items() if k not in self._params}
+        if guard.add(grid, values, known, entry.run):
+            self._fast = guard.launch
+        if entry.run(grid, *guard.facts(grid, values)):
+            raise program.launcher.packer.explain(call.runtime, OverflowError("out of range"))
 
+    def _guard(self, call: Call, sig: Signature) -> Guard:
+        kinds: tuple[tuple[str, Kind], ...] = tuple(
+            (n, "constant" if n in self._constexprs else self._kind(n, call.runtime[n]))
+            for n in self._params
+        )
+        shape = Shape(kinds, self._by_value(call, sig), self._plain)
+        if shape not in self._guards:
+            self._guards[shape] = Guard(
+                self.fn.__name__, self._params, shape, self._slow, self._watched
+            )
+        return self._guards[shape]
+
+    def _watch_precision(self, sig: Signature) -> None:
+        """A float32 product follows a setting of torch, which may change between launches."""
+        has_f32 = any(getattr(s, "dtype", None) == float32 for s in sig.specs)
+        watched = self._watched
+        if has_f32 and self.closure().has_dot and not any(name == "" for _, name, _ in watched):
+            watched.append(precision_watched())
+
+    def _kind(self, name: str, value: Any) -> Kind:
+        return kind_of(value, is_pointer=name in self._pointers)
+
+    def _entry(
+        self, program: Program, device: Device, shape: Shape, constants: Mapping[str, Any]
+    ) -> Entry:
+        facts = facts_of(shape)
+        key = (id(program), device.index, facts)
+        if key not in self._entries:
+            self._entries[key] = Entry(
+                program.launcher, device.index, facts, constants, normalize_grid
+            )
+        return self._entries[key]
+
+    def bind(self, *args: Any, grid: GridLike, **kwargs: Any) -> Handle:
+        """A handle that launches with these arguments and this grid at the least cost.
+
+        The handle keeps the tensors alive; numbers, extents and addresses are those of now, and a
+        tensor whose memory moved since is an error. On CPU tensors it runs the interpreter.
+        """
+        call = self._bind(args, kwargs)
+        sig, device = self._signature(call)
+        self._check_extents(call, sig)
+        if device is None or device.type != "cuda":
+            return interpreted_handle(lambda: self._fast(grid, *args, **kwargs))
+        program = self._program(call, sig, grid)
+        constants = {**call.constants, **program.chosen}
+        user = normalize_grid(grid, constants, call.runtime)
+        return Handle.of(program.launcher, device.index, call.runtime, user)
+
+    # ------------------------------------------------------------------ calls
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        names = self._params
-        options = {k: kwargs.pop(k) for k in list(kwargs) if k in OPTIONS and k not in names}
-        try:
-            bound = inspect.signature(self.fn).bind(*args, **kwargs)
-        except TypeError as error:
-            known = ", ".join(sorted(OPTIONS))
-            raise LaunchError(
-                f"{self.fn.__name__}: {error}", hint=f"launch options are {known}"
-            ) from None
-        bound.apply_defaults()
-        runtime = {k: v for k, v in bound.arguments.items() if k not in self._constexprs}
-        constants = {k: _plain(v) for k, v in bound.arguments.items() if k in self._constexprs}
-        check_options(options)
-        num_warps = options.pop("num_warps", None)
-        fast_math = bool(options.pop("fast_math", False))
-        return Call(runtime, constants, Overrides(**options), num_warps, fast_math)
+        return bind_call(self.fn.__name__, self._signature_of_fn, self._constexprs, args, kwargs)
 
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
         return signature(call.runtime, pointers=self._pointers, plain=self._plain)
 
     def _check_extents(self, call: Call, sig: Signature) -> None:
         for name, spec in zip(sig.names, sig.specs, strict=True):
-            if (
-                isinstance(spec, TensorSpec)
-                and max(call.runtime[name].shape, default=0) > INT32_MAX
-            ):
-                raise LaunchError(
-                    f"argument {name}: an extent of {max(call.runtime[name].shape)} exceeds {INT32_MAX}"
-                )
+            if isinstance(spec, TensorSpec):
+                largest = max(call.runtime[name].shape, default=0)
+                if largest > INT32_MAX:
+                    raise LaunchError(
+                        f"argument {name}: an extent of {largest} exceeds {INT32_MAX}"
+                    )
 
-    def _interpret(self, call: Call, sig: Signature, grid: GridLike) -> None:
-        """Runs on CPU tensors through the interpreter."""
-        constants = {k: _probe(k, v) for k, v in call.constants.items()}
-        graph = tile_graph(self._request(call, sig, grid, constants), constants)
-        arrays: dict[str, Any] = {}
-        for name, spec in zip(sig.names, sig.specs, strict=True):
-            value = call.runtime[name]
-            match spec:
-                case TensorSpec():
-                    arrays[name] = numpy_view(value, name)
-                case PointerSpec():
-                    arrays[name] = storage_view(value, name)
-                case _:
-                    arrays[name] = value
-        interpret(graph, arrays, normalize_grid(grid, constants))
-
-    # ------------------------------------------------------------------ compiling
-    def _request(
-        self,
-        call: Call,
-        sig: Signature,
-        grid: GridLike,
-        constants: Mapping[str, Any],
-        dump: Path | None = None,
-    ) -> Request:
-        specs = dict(zip(sig.names, sig.specs, strict=True))
-        args = {
-            n: Extents(tuple(call.runtime[n].shape), tuple(call.runtime[n].stride()))
-            if isinstance(s, TensorSpec)
-            else call.runtime[n]
-            for n, s in specs.items()
-        }
-        launch = Launch(args, lambda meta: normalize_grid(grid, meta))
-        return Request(
-            self.fn, specs, constants, launch, call.overrides, call.num_warps, call.fast_math, HOPPER, dump
+    # ------------------------------------------------------------------ programs
+    def _by_value(self, call: Call, sig: Signature) -> bool:
+        """Whether plans are chosen by extents, integers and the grid."""
+        return any(isinstance(s, TensorSpec) for s in sig.specs) or any(
+            isinstance(v, Auto) for v in call.constants.values()
         )
 
-    def _prepare(self, call: Call, sig: Signature, grid: GridLike) -> Prepared:
-        key = self._key(call, sig, grid)
-        found = self._prepared.get(key)
-        if found is None:
-            kernel = compile_kernel(self._request(call, sig, grid, call.constants))
-            assert kernel.compiled is not None
-            found = Prepared(kernel, _launcher(kernel), kernel.constants)
-            self._prepared[key] = found
-        return found
+    def closure(self) -> Closure:
+        """The closure of the kernel as it is now."""
+        if self._closure is None or changed(self._watched):
+            self._closure = closure_of(self.fn)
+            self._watched[:] = self._closure.watched
+            for guard in self._guards.values():
+                guard.entries.clear()
+        return self._closure
 
     def _key(self, call: Call, sig: Signature, grid: GridLike) -> Any:
-        constants = tuple((k, v) for k, v in call.constants.items())
-        options = (constants, call.overrides, call.num_warps, call.fast_math)
-        if not any(isinstance(s, TensorSpec) for s in sig.specs) and not any(
-            isinstance(v, Auto) for v in call.constants.values()
-        ):
-            return (sig, options)  # nothing is planned by shapes and values
-        shapes = tuple(
+        """(types, values): what decides a program, as far as it is known before compiling."""
+        constants = tuple((k, value_text(v)) for k, v in call.constants.items())
+        options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion)
+        types = (self.closure().digest, sig, constants, options, dot_precision())
+        if not self._by_value(call, sig):
+            return (types, ())
+        values = tuple(
             tuple(v.shape)
             if isinstance(s, TensorSpec)
             else (v if isinstance(s, ScalarSpec) else None)
             for v, s in zip(call.runtime.values(), sig.specs, strict=True)
         )
-        probe = {k: _probe(k, v) for k, v in call.constants.items()}
-        return (sig, shapes, options, normalize_grid(grid, probe))
+        tried = {k: probe(k, v) for k, v in call.constants.items()}
+        return (types, (values, normalize_grid(grid, tried, call.runtime)))
 
-    def compile(
-        self,
-        *args: Any,
-        grid: GridLike | None = None,
-        dump: str | Path | None = None,
-        **kwargs: Any,
-    ) -> Kernel:
-        """Compiles for these arguments without launching (meta or CPU tensors serve; no GPU
-        needed).
+    def _program(self, call: Call, sig: Signature, grid: GridLike) -> Program:
+        key = self._key(call, sig, grid)
+        found = self._programs.get(key)
+        if found is None:
+            found = self._programs[key] = self._find(key, call, sig, grid)
+        return found
 
-        grid: the grid of the launch that plans are chosen for; by default large.
-        dump: folder that gets the graph after each pass.
+    def _find(self, key: Any, call: Call, sig: Signature, grid: GridLike) -> Program:
+        """A program that this process has not used yet: from a file, or compiled."""
+        start = time.perf_counter()
+        (digest, *rest), values = key
+        item = hooks.Specialisation(self._facts(call, sig, values))
+        file_key = program_key(digest, repr((rest, values)), HOPPER.arch)
+        found = PROGRAMS.find(file_key)
+        origin = found.origin if found else "compiled"
+        if found is None and hooks.STATE.freeze != "off" and key[0] in self._by_types:
+            found, origin = self._by_types[key[0]], "reused"
+        if found is None:
+            hooks.unplanned(self.fn.__name__, hooks.cause_of(item, self.history))
+            found = self.build(call, sig, grid)
+            PROGRAMS.keep(file_key, found, {"name": self.fn.__name__, "call": item.facts})
+        self._by_types[key[0]] = found
+        seconds = time.perf_counter() - start
+        self.history.append(hooks.Specialisation(item.facts, origin, seconds))
+        for recorder in hooks.STATE.recorders:
+            recorder(
+                self,
+                {"key": file_key, "call": call, "sig": sig, "values": values, "program": found},
+            )
+        return found
+
+    def build(self, call: Call, sig: Signature, grid: GridLike) -> Program:
+        """Compiles a program."""
+        return compile_program(self._request(call, sig, grid, call.constants), call)
+
+    def _facts(self, call: Call, sig: Signature, values: Any) -> dict[str, str]:
+        """What decides a program, by argument or option, for people."""
+        facts = {n: str(s) for n, s in zip(sig.names, sig.specs, strict=True)}
+        extents: tuple[Any, ...] = values[0] if values else ()
+        grid = values[1] if values else None
+        for name, value in zip(sig.names, extents, strict=False):
+            facts[name] += (
+                "" if value is None else f" {list(value) if isinstance(value, tuple) else value}"
+            )
+        facts |= {k: repr(v) for k, v in call.constants.items()}
+        facts |= {k: repr(v) for k, v in call.overrides.given.items()}
+        if call.num_warps is not None:
+            facts["num_warps"] = str(call.num_warps)
+        facts |= {"fast_math": "True"} if call.fast_math else {}
+        facts |= {} if call.fp_fusion else {"enable_fp_fusion": "False"}
+        return facts | ({} if grid is None else {"grid": str(grid)})
+
+    def explain_recompiles(self) -> str:
+        """A line per program that this process has used.
+
+        It says where the program came from, what it cost, and the argument or option that made it
+        necessary.
         """
-        call = self._bind(args, kwargs)
-        sig, _ = self._signature(call)
-        chosen: GridLike = grid if grid is not None else (32, 32, 1)
-        request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
-        return compile_kernel(request)
+        return hooks.explain(self.fn.__name__, self.history)
 
-    def cuda(self, *args: Any, **kwargs: Any) -> str:
-        """The CUDA C++ text of the kernel for these arguments (see `compile`)."""
-        return self.compile(*args, **kwargs).module.source
+    # ------------------------------------------------------------------ as other tools read it
+    @property
+    def src(self) -> str:
+        """The text of the function, from its `def`."""
+        text = "".join(source_of(self.fn).lines)
+        return text[max(0, text.find("def ")) :]
 
-    def ptx(self, *args: Any, **kwargs: Any) -> str:
-        """The PTX of the kernel for these arguments (see `compile`)."""
-        return ptx_of(self.compile(*args, **kwargs).module)
+    @property
+    def cache_key(self) -> str:
+        """A digest of the kernel's text, its helpers and the values that it captures."""
+        return self.closure().digest
 
-    def sass(self, *args: Any, **kwargs: Any) -> str:
-        """The disassembly of the kernel for these arguments.
-
-        Raises TileError where no disassembler is installed.
-        """
-        compiled = self.compile(*args, **kwargs).compiled
-        assert compiled is not None
-        return sass(compiled.cubin)
-
-    def report(self, *args: Any, **kwargs: Any) -> str:
-        """What the compiler decided for these arguments, and why (see `compile`)."""
-        return render_report(self.compile(*args, **kwargs))
-
-    def with_cuda(self, path: str | Path) -> EditedKernel:
-        """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`)."""
-        return EditedKernel(self, Path(path))
-
-
-class EditedKernel:
-    """A kernel whose CUDA text comes from a file; everything else is as the compiler decided."""
-
-    def __init__(self, kernel: JitFunction, path: Path) -> None:
-        self.kernel = kernel
-        self.path = path
-        self._launchers: dict[Any, tuple[Launcher, dict[str, Any]]] = {}
-
-    def __getitem__(self, grid: GridLike) -> Callable[..., None]:
-        return functools.partial(self._launch, grid)
-
-    def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
-        from dataclasses import replace
-
-        k = self.kernel
-        call = k._bind(args, kwargs)
-        sig, device = k._signature(call)
-        if device is None or device.type != "cuda":
-            raise LaunchError("edited CUDA text runs on CUDA tensors only")
-        text = self.path.read_text()
-        key = (k._key(call, sig, grid), text)
-        if key not in self._launchers:
-            made = compile_kernel(k._request(call, sig, grid, call.constants))
-            module = replace(made.module, source=text)
-            self._launchers[key] = Launcher(module, KERNELS.get(module, HOPPER)), made.constants
-        launcher, constants = self._launchers[key]
-        launcher.launch(
-            call.runtime,
-            normalize_grid(grid, constants),
-            device.index,
-            driver.current_stream(device.index),
-        )
-
-
-def _launcher(kernel: Kernel) -> Launcher:
-    assert kernel.compiled is not None
-    return Launcher(kernel.module, kernel.compiled)
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-
-
-def _probe(name: str, value: Any) -> Any:
-    """A value for an auto constexpr where no model picks one (the interpreter, cache keys)."""
-    if not isinstance(value, Auto):
-        return value
-    if value.choices:
-        return value.choices[0]
-    return 64 if "K" in name.upper().replace("BLOCK", "") else 128
-
-
-def normalize_grid(grid: GridLike, constants: Mapping[str, Any]) -> Grid:
-    """The grid as three ints. Raises LaunchError for anything that is no grid."""
-    found = grid(constants) if callable(grid) else grid
-    dims = (found,) if isinstance(found, int) else tuple(found)
-    if not 1 <= len(dims) <= 3 or not all(isinstance(n, int) for n in dims):
-        raise LaunchError(f"grid must be one to three ints, got {found!r}")
-    if any(n < 0 for n in dims):
-        raise LaunchError(f"grid extents must not be negative, got {tuple(dims)}")
-    x, y, z = (*dims, 1, 1)[:3]
-    return int(x), int(y), int(z)
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Types of launch options. Raises LaunchError."""
-    flags = {"fast_math", "ping_pong", "persistent", "warp_specialize", "swap_operands"}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in flags:
-            if not isinstance(value, bool):
-                raise LaunchError(f"launch option {name} must be True or False, got {value!r}")
-        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise LaunchError(f"launch option {name} must be a positive int, got {value!r}")
+    @property
+    def params(self) -> list[Any]:
+        """The parameters, in order."""
+        return list(self.description.parameters)
 
 
 def jit(

@@ -28,7 +28,9 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import describe
+from tiledsl.ir.ops.descriptor_functions import HostDescriptor
 from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorSpec
 from tiledsl.ir.types import ScalarType
 
 # Modules whose handlers of AST nodes register themselves on import.
@@ -64,7 +66,7 @@ def lower_function(
     graph.constants = dict(bound.constants)
     frame.variables.update(bound.constants)
     for name, type_ in bound.arguments:
-        frame.variables[name] = graph.body.add_arg(type_, name)
+        frame.variables[name] = _argument(session.builder, graph.body.add_arg(type_, name), specs)
     for name in bound.absent:
         frame.variables[name] = None
     for name in bound.ones:
@@ -76,6 +78,14 @@ def lower_function(
     _run(frame, session)
     graph.facts["captures"] = dict(session.captures)
     return graph
+
+
+def _argument(b: Builder, value: Value, specs: Mapping[str, Spec]) -> object:
+    """What a parameter is in the kernel."""
+    spec = specs.get(value.name)
+    if isinstance(spec, TensorSpec) and spec.block_shape:
+        return HostDescriptor.of(b, value, spec.block_shape, spec.padding)
+    return value
 
 
 def _run(frame: Frame, session: Session) -> None:

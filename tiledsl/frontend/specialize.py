@@ -212,13 +212,14 @@ def argument_type(
     the type of a number.
     """
     match spec:
-        case TensorSpec() if annotation == "tensor":
+        case TensorSpec() if annotation == "tensor" or spec.block_shape:
             return TensorType(spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes)
         case TensorSpec() | PointerSpec():
             return ScalarType(pointer_to(spec.dtype))
         case ScalarSpec():
-            fixed = isinstance(annotation, DType) and not annotation.is_pointer
-            return ScalarType(annotation if fixed else spec.dtype)
+            if isinstance(annotation, DType) and not annotation.is_pointer:
+                return ScalarType(annotation)
+            return ScalarType(spec.dtype)
         case NoneSpec():
             return None
         case _:

@@ -27,6 +27,7 @@ class TensorSpec:
     tma: whether a tensor map can describe the tensor; tma_reason says why not (empty when it can).
     pitch_128: every stride but the inner one is a multiple of 128 bytes.
     align_bytes: alignment of the base address, a power of two of at most 16.
+    block_shape, padding: of a tensor descriptor made by the host; empty for other tensors.
     """
 
     dtype: DType
@@ -36,10 +37,13 @@ class TensorSpec:
     tma_reason: str = ""
     pitch_128: bool = False
     align_bytes: int = TMA_ALIGN_BYTES
+    block_shape: tuple[int, ...] = ()
+    padding: str = ""
 
     def __str__(self) -> str:
         facts = [f"inner={self.inner_dim}", "tma" if self.tma else "no tma"]
         facts += ["pitch128"] if self.pitch_128 else []
+        facts += [f"block {list(self.block_shape)} {self.padding}"] if self.block_shape else []
         return (
             f"tensor<{self.dtype}, rank {self.rank}, {', '.join(facts)}, align {self.align_bytes}>"
         )
@@ -49,7 +53,8 @@ class TensorSpec:
 class ScalarSpec:
     """A scalar argument passed by value as `dtype`.
 
-    divisible: of an integer, 16 when its value is a multiple of 16, else 1. one: whether it is 1.
+    divisible: of an integer, the largest of 16, 8, 4 and 1 that divides its value. one: whether it
+    is 1.
     """
 
     dtype: DType

@@ -1,4 +1,4 @@
-"""Kernels in memory, keyed by everything that decides the cubin."""
+"""Kernels in memory and on disk, keyed by everything that decides the cubin."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from tiledsl.codegen.module import KernelModule
+from tiledsl.runtime.codec import compiled_record
+from tiledsl.runtime.codec import decode_compiled
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.runtime.nvrtc import compile_module
 from tiledsl.runtime.nvrtc import nvrtc_version
+from tiledsl.runtime.store import store
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
+
+KIND = "cubin"
 
 Compiler = Callable[[KernelModule, Target, tuple[str, ...]], CompiledKernel]
 
@@ -39,7 +44,17 @@ def kernel_key(
 
 
 def _compile(module: KernelModule, target: Target, options: tuple[str, ...]) -> CompiledKernel:
-    return compile_module(module, target, options=options)
+    """From the disk cache, or from NVRTC."""
+    key = kernel_key(module, target, options=options)
+    record = store().get(KIND, key)
+    if record is not None:
+        try:
+            return decode_compiled(record.facts["compiled"], record.blobs)
+        except (KeyError, TypeError, ValueError):
+            pass  # another version's file
+    made = compile_module(module, target, options=options)
+    store().put(KIND, key, compiled_record(made, module.name))
+    return made
 
 
 class KernelCache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+from collections.abc import Callable
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,22 @@ def current_device() -> int:
 def current_stream(device: int | None = None) -> int:
     """Handle of torch's current stream on a device (0 is the default stream)."""
     return int(_torch_cuda().current_stream(device).cuda_stream)
+
+
+@functools.cache
+def raw_stream() -> Callable[[int], int]:
+    """Torch's quickest way to the handle of the current stream of a device."""
+    _torch_cuda()
+    found = getattr(importlib.import_module("torch")._C, "_cuda_getCurrentRawStream", None)
+    return cast("Callable[[int], int]", found or current_stream)
+
+
+@functools.cache
+def raw_device() -> Callable[[], int]:
+    """Torch's quickest way to the current device."""
+    _torch_cuda()
+    found = getattr(importlib.import_module("torch")._C, "_cuda_getDevice", None)
+    return cast("Callable[[], int]", found or current_device)
 
 
 @functools.cache

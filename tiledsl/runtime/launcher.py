@@ -75,7 +75,7 @@ def launch_grid(
     return grid
 
 
-class _Loaded:
+class Loaded:
     """The kernel on one device, with what the grid needs to know."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Launcher:
         self.compiled = compiled
         self.target = target
         self.packer = Packer(module.params)
-        self._loaded: dict[int, _Loaded] = {}
+        self._loaded: dict[int, Loaded] = {}
         self._lock = threading.Lock()
         self._frames = threading.local()
 
@@ -130,12 +130,12 @@ class Launcher:
         if 0 in user_grid:
             return
         loaded = self._loaded.get(device_index) or self.load(device_index)
-        grid = self._grid(loaded, user_grid)
+        grid = self.grid(loaded, user_grid)
         frame: Frame | None = getattr(self._frames, "frame", None)
         if frame is None:
             frame = self._frames.frame = self.packer.frame()
         self.packer.pack(frame, args, user_grid)
-        self._submit(loaded, grid, frame, stream)
+        self.submit(loaded, grid, frame, stream)
 
     def bind(self, args: Mapping[str, object], user_grid: Grid, device_index: int) -> Submit:
         """A function of the stream that launches with these arguments and grid at the least cost.
@@ -149,17 +149,17 @@ class Launcher:
         if 0 in user_grid:
             return _nothing
         loaded = self._loaded.get(device_index) or self.load(device_index)
-        grid = self._grid(loaded, user_grid)
+        grid = self.grid(loaded, user_grid)
         frame, kept = self.packer.frame(), dict(args)
         self.packer.pack(frame, kept, user_grid)
 
         def submit(stream: int, *, _kept: object = kept) -> None:
             self.packer.renew(frame)
-            self._submit(loaded, grid, frame, stream)
+            self.submit(loaded, grid, frame, stream)
 
         return submit
 
-    def load(self, device_index: int) -> _Loaded:
+    def load(self, device_index: int) -> Loaded:
         """Loads the kernel on a device ahead of its first launch.
 
         Raises:
@@ -167,12 +167,13 @@ class Launcher:
         """
         with self._lock:
             if device_index not in self._loaded:
-                self._loaded[device_index] = _Loaded(
+                self._loaded[device_index] = Loaded(
                     self.module, self.compiled, self.target, device_index
                 )
             return self._loaded[device_index]
 
-    def _grid(self, loaded: _Loaded, user_grid: Grid) -> Grid:
+    def grid(self, loaded: Loaded, user_grid: Grid) -> Grid:
+        """The grid to launch for a user's grid that is not empty. Raises LaunchError."""
         grid = launch_grid(
             self.module.grid,
             user_grid,
@@ -182,19 +183,18 @@ class Launcher:
         assert grid is not None
         return grid
 
-    def _submit(self, loaded: _Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+    def submit(self, loaded: Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+        """One launch, in the context of the device whatever the thread's context is."""
         if driver.current_context() == loaded.context:
             self._call(loaded, grid, frame, stream)
             return
         with driver.on_device(loaded.kernel.device):
             self._call(loaded, grid, frame, stream)
 
-    def _call(self, loaded: _Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+    def _call(self, loaded: Loaded, grid: Grid, frame: Frame, stream: int) -> None:
         cuda, module = driver.bindings(), self.module
         if module.pdl:
-            config = driver.launch_config(
-                grid, module.num_threads, module.smem_bytes, [driver.pdl_attribute()]
-            )
+            config = self.config(grid)
             config.hStream = cuda.CUstream(stream)  # type: ignore[attr-defined]
             status = cuda.cuLaunchKernelEx(config, loaded.function, frame.address, 0)[0]
         else:
@@ -211,8 +211,19 @@ class Launcher:
                 0,
             )[0]
         if int(status) != 0:
-            what = f"launch kernel {module.name}, grid {grid}, {module.num_threads} threads"
-            raise driver.failed(status, f"{what}, {module.smem_bytes} bytes of shared memory")
+            raise self.failed(status, grid)
+
+    def config(self, grid: Grid) -> object:
+        """The configuration of a launch that may start before the kernel ahead of it has ended."""
+        module = self.module
+        attributes = [driver.pdl_attribute()]
+        return driver.launch_config(grid, module.num_threads, module.smem_bytes, attributes)
+
+    def failed(self, status: object, grid: Grid) -> LaunchError:
+        """The error for a launch that the driver refused."""
+        module = self.module
+        what = f"launch kernel {module.name}, grid {grid}, {module.num_threads} threads"
+        return driver.failed(status, f"{what}, {module.smem_bytes} bytes of shared memory")
 
 
 def _nothing(stream: int) -> None:

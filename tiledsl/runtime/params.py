@@ -79,16 +79,21 @@ class Packer:
 
     def __init__(self, params: tuple[Param, ...]) -> None:
         self.params = params
-        self.offsets, self.size, layout = _layout(params)
+        self.offsets, self.size, layout = layout_of(params)
         self._slots = tuple(
             o for p, o in zip(params, self.offsets, strict=True) if isinstance(p, LaunchSlotParam)
         )
-        text = _PackText()
+        text = PackText()
         self.source = text.finish([text.value(param) for param in params])
         names = text.names
         names["pack_into"] = struct.Struct(layout).pack_into
         exec(self.source, names)
         self._pack: Callable[[object, int, Mapping[str, object], Grid], None] = names["pack"]  # type: ignore[assignment]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether each launch needs a tile counter of its own."""
+        return bool(self._slots)
 
     def renew(self, frame: Frame) -> None:
         """Gives a buffer that is launched again a tile counter of its own."""
@@ -124,9 +129,10 @@ class Packer:
             OverflowError,
             struct.error,
         ) as fault:
-            raise self._explain(args, fault) from fault
+            raise self.explain(args, fault) from fault
 
-    def _explain(self, args: Mapping[str, object], fault: Exception) -> LaunchError:
+    def explain(self, args: Mapping[str, object], fault: Exception) -> LaunchError:
+        """The error for arguments that could not be packed; names the one that does not fit."""
         for param in self.params:
             if isinstance(param, GridParam | LaunchSlotParam):
                 continue
@@ -146,7 +152,7 @@ class Packer:
         return LaunchError(f"the arguments cannot be packed: {fault}")
 
 
-def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
+def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
     """Offsets, total size and the `struct` format of the buffer."""
     offsets: list[int] = []
     size, layout = 0, "<"
@@ -172,7 +178,7 @@ def _layout(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
     return tuple(offsets), size, layout
 
 
-class _PackText:
+class PackText:
     """The text of `pack(buffer, base, args, grid)`; each fact of a tensor is read once."""
 
     def __init__(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Protocol
 from typing import TypeGuard
 from typing import cast
@@ -24,6 +26,7 @@ from tiledsl.ir.specs import TensorSpec
 from tiledsl.ir.specs import align_of
 from tiledsl.ir.specs import contiguous_strides
 from tiledsl.ir.specs import spec_of
+from tiledsl.runtime.descriptor import TensorDescriptor
 
 FROM_TORCH: dict[torch.dtype, DType] = {
     torch.bool: dtypes.int1,
@@ -44,10 +47,12 @@ FROM_TORCH: dict[torch.dtype, DType] = {
 }
 TO_TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
-# By divisibility: any integer, a multiple of 16, 1.
-_I32 = tuple(ScalarSpec(dtypes.int32, n) for n in (1, 16))
-_I64 = tuple(ScalarSpec(dtypes.int64, n) for n in (1, 16))
-_U64 = tuple(ScalarSpec(dtypes.uint64, n) for n in (1, 16))
+# What is said of an integer's divisors, by its low four bits: whole vectors of 16 bytes of any
+# dtype, of 2-byte and of 4-byte elements.
+_DIVISORS = tuple(next(d for d in (16, 8, 4, 1) if low % d == 0) for low in range(16))
+_I32 = tuple(ScalarSpec(dtypes.int32, n) for n in _DIVISORS)
+_I64 = tuple(ScalarSpec(dtypes.int64, n) for n in _DIVISORS)
+_U64 = tuple(ScalarSpec(dtypes.uint64, n) for n in _DIVISORS)
 _ONE = ScalarSpec(dtypes.int32, 1, one=True)
 _F32 = ScalarSpec(dtypes.float32)
 _I1 = ScalarSpec(dtypes.int1)
@@ -112,7 +117,7 @@ def signature(
     owner = ""
     for name, value in args.items():
         if has_pointer(value):
-            is_pointer = name in pointers
+            is_pointer = name in pointers and not isinstance(value, TensorDescriptor)
             specs.append(pointer_spec(name, value) if is_pointer else tensor_spec(name, value))
             place = device_of(value)
             if device is None:
@@ -162,7 +167,11 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
     strides = (
         tuple(cast("Iterable[int]", stride())) if callable(stride) else contiguous_strides(shape)
     )
-    return spec_of(dtype, shape, strides, ptr=value.data_ptr() & _ALIGN_MASK)
+    found = spec_of(dtype, shape, strides, ptr=value.data_ptr() & _ALIGN_MASK)
+    if isinstance(value, TensorDescriptor):
+        *block, padding = value.block
+        return replace(found, block_shape=tuple(block), padding=padding)
+    return found
 
 
 _seen: dict[object, TensorSpec] = {}
@@ -231,13 +240,13 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
 def _int_spec(name: str, value: int) -> ScalarSpec:
     if value == 1:
         return _ONE
-    is_multiple = value % 16 == 0
+    low = value & 15
     if -(2**31) <= value < 2**31:
-        return _I32[is_multiple]
+        return _I32[low]
     if -(2**63) <= value < 2**63:
-        return _I64[is_multiple]
+        return _I64[low]
     if 0 <= value < 2**64:
-        return _U64[is_multiple]
+        return _U64[low]
     raise LaunchError(f"argument {name}: {value} does not fit 64 bits")
 
 
@@ -248,6 +257,11 @@ def device_of(value: HasPointer) -> Device:
     if device is None or kind is None:
         return Device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
     return Device(device.type, device.index or 0)
+
+
+def dot_precision() -> str:
+    """What float32 dots without a precision of their own follow, as torch has it now."""
+    return sys.intern(torch.get_float32_matmul_precision())
 
 
 def to_dtype(value: object) -> DType | None:

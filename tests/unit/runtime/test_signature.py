@@ -7,6 +7,7 @@ import torch
 from tiledsl import dtypes
 from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import NoneSpec
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.ir.specs import spec
@@ -121,7 +122,9 @@ def test_spec_by_hand():
     ],
 )
 def test_scalars(value, dtype):
-    assert scalar_spec("n", value) == ScalarSpec(dtypes.BY_NAME[dtype])
+    found = scalar_spec("n", value)
+    assert isinstance(found, ScalarSpec)
+    assert found.dtype == dtypes.BY_NAME[dtype]
 
 
 def test_none_and_others():
@@ -139,7 +142,7 @@ def test_signature():
     assert device == Device("cpu")
     assert found.names == ("a", "n", "b")
     assert found["n"] == ScalarSpec(dtypes.int32)
-    again, _ = signature({"a": torch.ones(8, 8), "n": 4, "b": None})
+    again, _ = signature({"a": torch.ones(8, 8), "n": 5, "b": None})
     assert again == found
     assert hash(again) == hash(found)
     other, _ = signature({**args, "a": torch.zeros(8, 4).t()})
@@ -190,3 +193,25 @@ def test_other_objects_with_a_pointer():
     found, device = signature({"x": Wrapped()})
     assert found["x"].rank == 2
     assert device == Device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "divisible", "one"),
+    [(0, 16, False), (1, 1, True), (7, 1, False), (12, 4, False), (-24, 8, False), (2**40, 16, False)],
+)
+def test_integers_are_known_by_their_divisors(value, divisible, one):
+    found = scalar_spec("n", value)
+    assert isinstance(found, ScalarSpec)
+    assert (found.divisible, found.one) == (divisible, one)
+    plain, _ = signature({"n": value}, plain=("n",))
+    assert plain["n"] == ScalarSpec(found.dtype)
+
+
+def test_pointers_are_known_by_dtype_and_alignment():
+    x = torch.zeros(10, 10)
+    first, _ = signature({"x": x}, pointers=("x",))
+    second, _ = signature({"x": torch.zeros(7)}, pointers=("x",))
+    assert first == second
+    assert first["x"] == PointerSpec(dtypes.float32, 16)
+    shifted, _ = signature({"x": x.view(-1)[1:]}, pointers=("x",))
+    assert shifted["x"] == PointerSpec(dtypes.float32, 4)

@@ -1,0 +1,166 @@
+"""A call of a kernel taken apart: arguments, constants, launch options, grid."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import fields
+from typing import Any
+
+from tiledsl.errors import LaunchError
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.markers import unwrap
+from tiledsl.ws.plan import Overrides
+
+Grid = tuple[int, int, int]
+GridLike = Callable[[Mapping[str, Any]], Sequence[int] | int] | Sequence[int] | int
+
+FLAGS = frozenset(
+    {
+        "enable_fp_fusion",
+        "fast_math",
+        "persistent",
+        "ping_pong",
+        "swap_operands",
+        "warp_specialize",
+    }
+)
+OWN = frozenset(
+    {f.name for f in fields(Overrides)} | {"enable_fp_fusion", "fast_math", "num_warps"}
+)
+IGNORED = frozenset(
+    {
+        "debug",
+        "enable_reflect_ftz",
+        "kpack",
+        "launch_cooperative_grid",
+        "launch_pdl",
+        "matrix_instr_nonkdim",
+        "maxnreg",
+        "num_buffers_warp_spec",
+        "num_consumer_groups",
+        "num_ctas",
+        "reg_dec_producer",
+        "reg_inc_consumer",
+        "sanitize_overflow",
+        "waves_per_eu",
+    }
+)
+"""Options of other compilers: accepted, since the compiler decides these by itself."""
+
+OPTIONS = OWN | IGNORED
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call taken apart: run-time arguments, constexpr values, launch options."""
+
+    runtime: dict[str, Any]
+    constants: dict[str, Any]
+    overrides: Overrides
+    num_warps: int | None
+    fast_math: bool = False
+    fp_fusion: bool = True
+
+    @property
+    def nvrtc_options(self) -> tuple[str, ...]:
+        """Options of NVRTC that follow from the launch options."""
+        return () if self.fp_fusion else ("--fmad=false",)
+
+
+def bind_call(
+    name: str,
+    parameters: inspect.Signature,
+    constexprs: set[str],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Call:
+    """Sorts the arguments of a call. Raises LaunchError."""
+    names = parameters.parameters
+    options = {k: v for k, v in kwargs.items() if k in OPTIONS and k not in names}
+    given = {k: v for k, v in kwargs.items() if k not in options}
+    try:
+        bound = parameters.bind(*args, **given)
+    except TypeError as error:
+        known = ", ".join(sorted(OWN))
+        raise LaunchError(f"{name}: {error}", hint=f"launch options are {known}") from None
+    bound.apply_defaults()
+    runtime = {k: v for k, v in bound.arguments.items() if k not in constexprs}
+    constants = {k: unwrap(v) for k, v in bound.arguments.items() if k in constexprs}
+    options = {k: unwrap(v) for k, v in options.items() if k in OWN}
+    check_options(options)
+    num_warps = options.pop("num_warps", None)
+    fast_math = bool(options.pop("fast_math", False))
+    fusion = options.pop("enable_fp_fusion", None)
+    return Call(runtime, constants, Overrides(**options), num_warps, fast_math, fusion is not False)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Types of launch options. Raises LaunchError."""
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in FLAGS:
+            if not isinstance(value, bool):
+                raise LaunchError(f"launch option {name} must be True or False, got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise LaunchError(f"launch option {name} must be a positive int, got {value!r}")
+
+
+def normalize_grid(
+    grid: GridLike, constants: Mapping[str, Any], runtime: Mapping[str, Any] | None = None
+) -> Grid:
+    """The grid as three ints.
+
+    runtime: arguments that a grid function may read beside the constants.
+
+    Raises LaunchError for anything that is no grid.
+    """
+    found: Any = evaluate_grid(grid, constants, runtime) if callable(grid) else grid
+    try:
+        dims = (_extent(found),)
+    except TypeError:
+        try:
+            dims = tuple(_extent(n) for n in found)
+        except TypeError:
+            raise LaunchError(f"grid must be one to three ints, got {found!r}") from None
+    if not 1 <= len(dims) <= 3:
+        raise LaunchError(f"grid must be one to three ints, got {found!r}")
+    if any(n < 0 for n in dims):
+        raise LaunchError(f"grid extents must not be negative, got {dims}")
+    x, y, z = (*dims, 1, 1)[:3]
+    return x, y, z
+
+
+def _extent(value: Any) -> int:
+    return int(value.__index__()) if hasattr(value, "__index__") else _no_extent(value)
+
+
+def _no_extent(value: object) -> int:
+    raise TypeError(f"{value!r} is no extent")
+
+
+def evaluate_grid(
+    grid: Callable[[Mapping[str, Any]], Any],
+    constants: Mapping[str, Any],
+    runtime: Mapping[str, Any] | None = None,
+) -> Any:
+    """What a grid function gives, for the constants or for all arguments of the call."""
+    if not runtime:
+        return grid(constants)
+    try:
+        return grid(constants)
+    except KeyError:
+        return grid({**runtime, **constants})
+
+
+def probe(name: str, value: Any) -> Any:
+    """A value for an auto constexpr where no model picks one (the interpreter, cache keys)."""
+    if not isinstance(value, Auto):
+        return value
+    if value.choices:
+        return value.choices[0]
+    return 64 if "K" in name.upper().replace("BLOCK", "") else 128

@@ -1,0 +1,180 @@
+"""What a kernel can be asked without a launch, and the ways from a call into the compiler.
+
+The compiler is imported by the functions that need it: a process that finds its programs on disk
+never loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Any
+
+from tiledsl.call import Call
+from tiledsl.call import GridLike
+from tiledsl.call import normalize_grid
+from tiledsl.call import probe
+from tiledsl.ir.specs import PointerSpec
+from tiledsl.ir.specs import TensorSpec
+from tiledsl.runtime.programs import Program
+from tiledsl.runtime.signature import Device
+from tiledsl.runtime.signature import Signature
+from tiledsl.target import HOPPER
+
+if TYPE_CHECKING:
+    from tiledsl.compiler import Kernel
+    from tiledsl.compiler import Request
+    from tiledsl.edited import EditedKernel
+
+ANY_GRID = (32, 32, 1)
+
+
+def request_of(
+    fn: Callable[..., object],
+    call: Call,
+    sig: Signature,
+    grid: GridLike,
+    constants: Mapping[str, Any],
+    dump: Path | None = None,
+) -> Request:
+    """The compile request of a call."""
+    from tiledsl.compiler import Request
+    from tiledsl.ws.select import Extents
+    from tiledsl.ws.select import Launch
+
+    specs = dict(zip(sig.names, sig.specs, strict=True))
+    args = {
+        n: Extents(tuple(call.runtime[n].shape), tuple(call.runtime[n].stride()))
+        if isinstance(s, TensorSpec)
+        else call.runtime[n]
+        for n, s in specs.items()
+    }
+    launch = Launch(args, lambda meta: normalize_grid(grid, meta, call.runtime))
+    return Request(
+        fn,
+        specs,
+        constants,
+        launch,
+        call.overrides,
+        call.num_warps,
+        call.fast_math,
+        HOPPER,
+        dump,
+        call.nvrtc_options,
+    )
+
+
+def program_of_kernel(kernel: Kernel, call: Call) -> Program:
+    """What a launch needs of a compiled kernel."""
+    from tiledsl.ir.markers import Auto
+    from tiledsl.report import render_report
+
+    assert kernel.compiled is not None
+    chosen = {k: kernel.constants[k] for k, v in call.constants.items() if isinstance(v, Auto)}
+    return Program(kernel.module, kernel.compiled, chosen, render_report(kernel))
+
+
+def compile_program(request: Request, call: Call) -> Program:
+    """Compiles a request. Raises TileError from any step."""
+    from tiledsl.compiler import compile_kernel
+
+    return program_of_kernel(compile_kernel(request), call)
+
+
+class Inspected:
+    """The part of a kernel that shows what was compiled."""
+
+    fn: Callable[..., object]
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        raise NotImplementedError
+
+    def _signature(self, call: Call) -> tuple[Signature, Device | None]:
+        raise NotImplementedError
+
+    def _request(
+        self,
+        call: Call,
+        sig: Signature,
+        grid: GridLike,
+        constants: Mapping[str, Any],
+        dump: Path | None = None,
+    ) -> Request:
+        return request_of(self.fn, call, sig, grid, constants, dump)
+
+    def _interpret(self, call: Call, sig: Signature, grid: GridLike) -> None:
+        """Runs on CPU tensors through the interpreter."""
+        from tiledsl.compiler import tile_graph
+        from tiledsl.ir.interp import interpret
+        from tiledsl.runtime.interop import numpy_view
+        from tiledsl.runtime.interop import storage_view
+
+        constants = {k: probe(k, v) for k, v in call.constants.items()}
+        graph = tile_graph(self._request(call, sig, grid, constants), constants)
+        arrays: dict[str, Any] = {}
+        for name, spec in zip(sig.names, sig.specs, strict=True):
+            value = call.runtime[name]
+            match spec:
+                case TensorSpec():
+                    whole = value.tensor() if spec.block_shape else value
+                    arrays[name] = numpy_view(whole, name)
+                case PointerSpec():
+                    arrays[name] = storage_view(value, name)
+                case _:
+                    arrays[name] = value
+        interpret(graph, arrays, normalize_grid(grid, constants, call.runtime))
+
+    def compile(
+        self,
+        *args: Any,
+        grid: GridLike | None = None,
+        dump: str | Path | None = None,
+        **kwargs: Any,
+    ) -> Kernel:
+        """Compiles for these arguments without launching; meta or CPU tensors serve.
+
+        grid: the grid of the launch that plans are chosen for; by default large.
+        dump: folder that gets the graph after each pass.
+        """
+        from tiledsl.compiler import compile_kernel
+
+        call = self._bind(args, kwargs)
+        sig, _ = self._signature(call)
+        chosen: GridLike = grid if grid is not None else ANY_GRID
+        request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
+        return compile_kernel(request)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> str:
+        """The CUDA C++ text of the kernel for these arguments (see `compile`)."""
+        return self.compile(*args, **kwargs).module.source
+
+    def ptx(self, *args: Any, **kwargs: Any) -> str:
+        """The PTX of the kernel for these arguments (see `compile`)."""
+        from tiledsl.runtime.nvrtc import ptx_of
+
+        return ptx_of(self.compile(*args, **kwargs).module)
+
+    def sass(self, *args: Any, **kwargs: Any) -> str:
+        """The disassembly of the kernel for these arguments.
+
+        Raises TileError where no disassembler is installed.
+        """
+        from tiledsl.runtime.disassembler import sass
+
+        compiled = self.compile(*args, **kwargs).compiled
+        assert compiled is not None
+        return sass(compiled.cubin)
+
+    def report(self, *args: Any, **kwargs: Any) -> str:
+        """What the compiler decided for these arguments, and why (see `compile`)."""
+        from tiledsl.report import render_report
+
+        return render_report(self.compile(*args, **kwargs))
+
+    def with_cuda(self, path: str | Path) -> EditedKernel:
+        """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`)."""
+        from tiledsl.edited import EditedKernel
+
+        return EditedKernel(self, Path(path))

@@ -22,6 +22,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Max
@@ -187,11 +188,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             self.release_outer(loop, late=self.late_of(loop))
             b.add(Yield(tuple(init)))
         with b.at(branch.then), b.located(loop.loc):
-            first = _Iteration(dict(self.map), set())
-            first.values[loop.iv] = lower
-            first.values.update(zip(loop.carried, init, strict=True))
-            self.run(flow, schedule.first, first, None)
-            start = self.state_of(flow, first, early, state)
+            start = self.first(flow, schedule, lower, init, early, state)
             after = self.steady(flow, schedule, lower, upper, start, early, state)
             self.release_outer(loop, late=self.late_of(loop))
             last = _Iteration(dict(self.map), set())
@@ -202,6 +199,53 @@ class FlowConsumerBuilder(ConsumerBuilder):
                 out.append(after[early.index(j)] if j in early else last.values[y])
             b.add(Yield(tuple(out)))
         self._results(loop, list(branch.results))
+
+    def first(
+        self,
+        flow: FlowLoop,
+        schedule: LoopSchedule,
+        lower: Value,
+        init: list[Value],
+        early: list[int],
+        state: list[Value],
+    ) -> list[Value]:
+        """The own part of the first iteration: once with the masks and once without, where it may
+        need none.
+        """
+        b, loop = self.b, flow.loop
+
+        def part(masked: bool) -> list[Value]:
+            own = _Iteration(dict(self.map), set())
+            own.values[loop.iv] = lower
+            own.values.update(zip(loop.carried, init, strict=True))
+            self.masked = masked
+            self.run(flow, schedule.first, own, None)
+            self.masked = True
+            return self.state_of(flow, own, early, state)
+
+        tests: list[Value] = []
+        if loop.unmasked_from is not None:
+            tests.append(b.value(Compare("ge", lower, self.get(loop.unmasked_from))))
+        if loop.unmasked_until is not None:
+            tests.append(b.value(Compare("lt", lower, self.get(loop.unmasked_until))))
+        if not tests:
+            return part(masked=True)
+        free = tests[0] if len(tests) == 1 else b.value(And(*tests))
+        regions = [Region(), Region()]
+        made: list[list[Value]] = []
+        for region, masked in zip(regions, (False, True), strict=True):
+            with b.at(region):
+                made.append(part(masked))
+                b.add(Yield(tuple(made[-1])))
+        branch = If(
+            free,
+            then=regions[0],
+            orelse=regions[1],
+            result_types=tuple(v.type for v in made[0]),
+            names=tuple(v.name for v in made[0]),
+        )
+        b.add(branch)
+        return list(branch.results)
 
     def steady(
         self,

@@ -1,0 +1,70 @@
+"""`examples/attention_backward.py` in the interpreter against fp64 autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from examples.attention_backward import differentiable_attention
+from tests.unit.examples.attention_reference import attention_fp64
+
+BF16, FP16 = torch.bfloat16, torch.float16
+LIMITS = {BF16: 6e-3, FP16: 1.5e-3}
+CASES = {
+    "full": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": 40},
+    "window alone": {"window": 40},
+    "scale": {"scale": 0.3},
+    "rows without keys": {"causal": True, "offset": -20},
+    "last rows without keys": {"causal": True, "window": 30, "offset": 60},
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def compare(H=2, HK=2, Lq=100, Lk=100, D=64, DV=None, dtype=BF16, order="BHLD", **options) -> None:
+    shapes = ((H, Lq, D), (HK, Lk, D), (HK, Lk, DV or D))
+    if order == "BHLD":
+        inputs = [torch.randn(1, *s).to(dtype) for s in shapes]
+    else:
+        inputs = [torch.randn(1, n, h, d).to(dtype).transpose(1, 2) for h, n, d in shapes]
+    inputs = [x.requires_grad_() for x in inputs]
+    out = differentiable_attention(*inputs, **options)
+    do = torch.randn(out.shape).to(dtype)
+    out.backward(do)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    want, _ = attention_fp64(*exact, **options)
+    want.backward(do.double())
+    for name, x, y in zip("qkv", inputs, exact, strict=True):
+        assert x.grad is not None
+        assert y.grad is not None
+        assert not x.grad.isnan().any(), f"NaN in the gradient of {name}"
+        got, expected = x.grad.double(), y.grad.nan_to_num(0.0)
+        error = (got - expected).norm() / expected.norm().clamp(min=1e-30)
+        assert error <= LIMITS[dtype], f"gradient of {name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", CASES)
+def test_masks(name, dtype):
+    compare(dtype=dtype, **CASES[name])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("lengths", [(1, 70), (65, 64), (70, 130), (130, 63)], ids=str)
+def test_lengths(lengths, causal):
+    compare(H=1, HK=1, Lq=lengths[0], Lk=lengths[1], causal=causal)
+
+
+@pytest.mark.parametrize("heads", [(4, 2), (4, 1)], ids=str)
+def test_grouped_heads(heads):
+    compare(*heads, Lq=70, Lk=90, causal=True, order="BLHD")
+
+
+@pytest.mark.parametrize("dims", [(96, 96), (128, 128), (192, 128), (256, 256)], ids=str)
+def test_head_dims(dims):
+    compare(H=1, HK=1, Lq=70, Lk=80, D=dims[0], DV=dims[1], causal=True)

@@ -30,9 +30,7 @@ from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Max
-from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
-from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.program import NumPrograms
@@ -54,7 +52,6 @@ from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
-
 
 TILE_SLOTS = 2
 
@@ -123,10 +120,7 @@ class RoleBuilder:
         return self.b.value(Constant(number, value.type.dtype))
 
     def loop_bounds(self, loop: For, step: int) -> tuple[Value, Value]:
-        """The loop's bounds in this role:
-
-        its own, or this CTA's share when the cluster splits the loop.
-        """
+        """The loop's bounds in this role, or this CTA's share of them when the cluster splits it."""
         lower, upper = self.get(loop.lower), self.get(loop.upper)
         if self.plan.split_k == 1:
             return lower, upper
@@ -150,9 +144,7 @@ class RoleBuilder:
 
     # ------------------------------------------------------------------ tile loop
     def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | While | None, Region]:
-        """The persistent loop over tiles of this role (or None and the role's own region when not
-        persistent).
-        """
+        """The persistent loop over tiles of this role; None and its region when not persistent."""
         plan, b = self.plan, self.b
         size = plan.cluster_size
         if not plan.persistent:
@@ -251,7 +243,11 @@ class RoleBuilder:
             if not self.is_consumer:
                 following = self.b.value(NextTile(following, count), "next_tile")
             self.b.add(Yield((following,)))
-        if not self.is_consumer:
+        # The tile past the last one is put, read and given back like all others.
+        if self.is_consumer:
+            assert self.tiles is not None
+            self.b.add(aref.Consumed(self.tiles))
+        else:
             self.put_tile(loop.results[0])
 
     is_consumer = False
@@ -358,7 +354,11 @@ class ProducerBuilder(RoleBuilder):
                 old = item.op
                 offsets = tuple(self.get(o) for o in old.offsets)
                 load = Load(
-                    self.get(old.tensor), offsets, None, old.block_shape, old.squeeze, loc=old.loc
+                    self.get(old.tensor),
+                    offsets,
+                    block_shape=old.block_shape,
+                    squeeze=old.squeeze,
+                    loc=old.loc,
                 )
                 tiles.append(b.value(load, item.name))
             b.add(Yield(tuple(tiles)))

@@ -1,5 +1,6 @@
-"""The pipeline on one page: Python function -> tile graph -> plan -> role graph -> machine graph ->
-CUDA text -> cubin.
+"""The pipeline on one page.
+
+Python function -> tile graph -> plan -> role graph -> machine graph -> CUDA text -> cubin.
 
 lower_function      AST to TILE graph, constexprs bound
 canonicalize ...    before analysis, so that offsets and bounds are in their simplest form
@@ -51,6 +52,8 @@ from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
 from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.check import Certificate
+from tiledsl.ws.check import check
 from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.flow import Flow
@@ -93,6 +96,7 @@ class Kernel:
 
     constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
+    machine: the MACHINE graph that was emitted, certificate: its proof, of a specialised kernel.
     """
 
     module: KernelModule
@@ -106,20 +110,19 @@ class Kernel:
     python_seconds: float = 0.0
     compiled: CompiledKernel | None = None
     rejected: str = ""
+    machine: TileGraph | None = None
+    certificate: Certificate | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """One specialisation:
-
-    a function, what is known of its arguments, and the launch it is meant for.
-    """
+    """One specialisation: a function, what is known of its arguments, and a launch for it."""
 
     fn: Callable[..., object]
     specs: Mapping[str, Spec]
     constants: Mapping[str, object]
     launch: Launch
-    overrides: Overrides = Overrides()
+    overrides: Overrides = field(default_factory=Overrides)
     num_warps: int | None = None
     fast_math: bool = False
     target: Target = HOPPER
@@ -303,7 +306,9 @@ def lower_roles(
         "pdl": plan.pdl,
     }
     module = emit_kernel(out, target)
-    return Kernel(module, dict(out.constants), plan, smem, notes=notes)
+    made = Kernel(module, dict(out.constants), plan, smem, notes=notes)
+    made.machine, made.certificate = out, check(out)
+    return made
 
 
 def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kernel:
@@ -337,6 +342,9 @@ def compile_kernel(request: Request) -> Kernel:
     Raises: TileError from any step.
     """
     for made in modules(request):
+        if made.certificate is not None and not made.certificate.proved:
+            made.rejected = f"plan given up ({made.plan.describe()}): not proved, {made.certificate.failure}"
+            continue
         try:
             made.compiled = KERNELS.get(
                 made.module, request.target, options=request.nvrtc_options

@@ -126,6 +126,14 @@ class Inspected:
                     arrays[name] = value
         interpret(graph, arrays, normalize_grid(grid, constants, call.runtime))
 
+    def request_for(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
+    ) -> tuple[Call, Request]:
+        """A call taken apart, and its compile request."""
+        call = self._bind(args, kwargs)
+        sig, _ = self._signature(call)
+        return call, self._request(call, sig, grid, call.constants)
+
     def compile(
         self,
         *args: Any,

@@ -7,9 +7,7 @@ from tiledsl.ws.plan import Plan
 
 
 def render_report(kernel: Kernel) -> str:
-    """What the compiler decided, what it expects, and what it declined with the reason and the
-    line.
-    """
+    """What the compiler decided and expects, and what it declined, with reason and line."""
     module, plan = kernel.module, kernel.plan
     lines = [
         f"kernel {module.name}",
@@ -30,6 +28,8 @@ def render_report(kernel: Kernel) -> str:
         lines.append(f"registers: {c.registers} a thread at launch, {c.spill_bytes} bytes spilled")
         lines += [f"  {line}" for line in c.notes]
     lines.append(f"compile: {kernel.python_seconds * 1e3:.0f} ms Python" + _nvrtc(kernel))
+    if kernel.certificate is not None:
+        lines += ["proof:", *(f"  {line}" for line in kernel.certificate.render())]
     if kernel.declined:
         lines += ["declined:", *(f"  {d}" for d in kernel.declined)]
     if kernel.notes:
@@ -63,6 +63,7 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
         size = sum(o.smem.bytes for o in found.loads)
         at = found.loop.loc.short if found.loop.loc else "?"
         out.append(
-            f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; feeds the dot(s) of the loop at {at}"
+            f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; "
+            f"feeds the dot(s) of the loop at {at}"
         )
     return out

@@ -184,7 +184,26 @@ inline void* atomic_global(u64 p, u32 align) {
   before_atomic();
   return (void*)global<u8>(p, align);
 }
+template <class T> inline T atomic_on(Atomic kind, T* p, T x, T y = T()) {
+  return atomic_at<T>(kind, atomic_global((u64)p, sizeof(T)), x, y);
+}
+template <class T> struct Same { using type = T; };
 
+}  // namespace emu
+
+template <class T> inline T atomicAdd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, x); }
+template <class T> inline T atomicSub(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, (T)-x); }
+template <class T> inline T atomicMin(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::min, p, x); }
+template <class T> inline T atomicMax(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::max, p, x); }
+template <class T> inline T atomicExch(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::exch, p, x); }
+template <class T> inline T atomicAnd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::and_, p, x); }
+template <class T> inline T atomicOr(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::or_, p, x); }
+template <class T> inline T atomicXor(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::xor_, p, x); }
+template <class T> inline T atomicCAS(T* p, typename emu::Same<T>::type x, typename emu::Same<T>::type y) {
+  return emu::atomic_on(emu::Atomic::cas, p, x, y);
+}
+
+namespace emu {
 // The kernel with its parameters from memory.
 template <unsigned... I> struct Seq {};
 template <class... A, unsigned... I> inline void call(void (*f)(A...), void** p, Seq<I...>) { f(*(A*)p[I]...); }

@@ -8,6 +8,9 @@ from tests.emulation.matmuls import F16
 from tests.emulation.matmuls import F32
 from tests.emulation.matmuls import Problem
 from tests.emulation.matmuls import check
+from tests.emulation.matmuls import is_right
+from tests.emulation.matmuls import matmul_kernel
+from tests.emulation.matmuls import run_matmul
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.single_role import SinglePlan
 
@@ -83,8 +86,17 @@ def test_shallow_rings(name: str) -> None:
 
 @pytest.mark.parametrize(("M", "N", "K"), [(7, 129, 64), (130, 67, 129), (3, 1, 1), (129, 8, 7)])
 def test_sizes_that_tma_cannot_read(M: int, N: int, K: int) -> None:
-    kernel = check(Problem(M, N, K), seeds=(0, 12), BM=64, BN=64)
-    assert isinstance(kernel.plan, SinglePlan)
+    check(Problem(M, N, K), seeds=(0, 12), BM=64, BN=64)
+
+
+@pytest.mark.parametrize("name", ["ping-pong, cluster", "one consumer"])
+def test_blocks_side_by_side(name: str) -> None:
+    problem, options = Problem(264, 264, 72), STRUCTURES[name]
+    kernel = matmul_kernel(problem, **options)
+    for seed in (0, 14):
+        assert is_right(
+            problem, run_matmul(problem, kernel, seed=seed, num_ctas_resident=8, num_sms=8)
+        )
 
 
 @pytest.mark.parametrize("name", ["ping-pong, cluster", "cooperative, deferred", "split K"])

@@ -7,11 +7,14 @@ or splat_*.tir, and the macro `tile_splat` in templates/ops/tile.cu.j2. An op ma
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+from tiledsl.codegen.registry import context_function
+from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import registry
@@ -20,14 +23,6 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 TEMPLATES = ROOT / "templates" / "ops"
 OPS = registry()
-
-# Families whose cases or macros have yet to be written; a family leaves the list when all of its ops comply.
-PENDING_GOLDENS: frozenset[str] = frozenset(
-    {"aref", "barrier", "mma", "program", "role", "smem", "tma"}
-)
-PENDING_INVALID: frozenset[str] = PENDING_GOLDENS | {"tile"}
-# Templates are being written: name the families that are left, then none.
-PENDING_MACROS: frozenset[str] = frozenset(opcode.partition(".")[0] for opcode in OPS)
 
 # Control flow runs in the interpreter itself.
 INTERPRETED = "control"
@@ -54,8 +49,13 @@ def has_invalid_case(opcode: str) -> bool:
 
 
 def emits(cls: type[Op]) -> bool:
-    """Whether the op may stand in a machine graph and so needs a macro."""
-    return bool(cls.levels & Level.MACHINE) and not getattr(cls, "macro_waiver", "")
+    """Whether the op may stand in a machine graph and its context function gives a macro something to render."""
+    if not cls.levels & Level.MACHINE or getattr(cls, "macro_waiver", ""):
+        return False
+    try:
+        return inspect.signature(context_function(cls.opcode)).return_annotation != "None"
+    except CodegenError:
+        return True
 
 
 def has_macro(opcode: str) -> bool:
@@ -84,33 +84,19 @@ def test_semantics(opcode: str) -> None:
     assert overrides(cls, "evaluate") or overrides(cls, "execute")
 
 
-@pytest.mark.parametrize("opcode", sorted(o for o in OPS if family(o) not in PENDING_GOLDENS))
+@pytest.mark.parametrize("opcode", sorted(OPS))
 def test_round_trip_golden(opcode: str) -> None:
     assert has_golden(opcode), f"write tests/golden/ops/{opcode.replace('.', '/')}.tir"
 
 
-@pytest.mark.parametrize("opcode", sorted(o for o in OPS if family(o) not in PENDING_INVALID))
+@pytest.mark.parametrize("opcode", sorted(OPS))
 def test_invalid_case(opcode: str) -> None:
     assert has_invalid_case(opcode), f"write tests/golden/invalid/{opcode.replace('.', '/')}.tir"
 
 
-def test_macros() -> None:
-    missing = [o for o in sorted(OPS) if emits(OPS[o]) and not has_macro(o)]
-    assert [o for o in missing if family(o) not in PENDING_MACROS] == []
-
-
-@pytest.mark.parametrize(
-    ("pending", "complies"),
-    [(PENDING_GOLDENS, has_golden), (PENDING_INVALID, has_invalid_case)],
-    ids=["goldens", "invalid"],
-)
-def test_no_family_is_pending_that_complies(pending: frozenset[str], complies: object) -> None:
-    done = [
-        name
-        for name in sorted(pending)
-        if all(complies(o) for o in OPS if family(o) == name)  # type: ignore[operator]
-    ]
-    assert done == [], "take these families off the list"
+@pytest.mark.parametrize("opcode", sorted(o for o in OPS if emits(OPS[o])))
+def test_macro(opcode: str) -> None:
+    assert has_macro(opcode), f"write {opcode.replace('.', '_')} in templates/ops/{family(opcode)}"
 
 
 def test_golden_files_belong_to_ops() -> None:

@@ -1,6 +1,7 @@
 """Policies of memory accesses: one generated struct per cache hint or atomic operation in use.
 
-Ref: PTX ISA, Data Movement and Conversion Instructions: ld, st; Parallel Synchronization: atom, red.
+Ref: PTX ISA, Data Movement and Conversion Instructions: ld, st; Parallel Synchronization: atom,
+red.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reductions and scans share in the emitted text: combine functions, element types, neutral elements, barriers."""
+"""What reductions and scans share in the emitted text: functions, elements, results, barriers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,16 @@ from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import ScalarType
 
 __all__ = [
-    "bind_arguments", "combine_lambda", "element_text", "function_name", "neutral",
-    "index_text", "part_type", "result_statements", "return_statement", "sync_text",
+    "bind_arguments",
+    "combine_lambda",
+    "element_text",
+    "function_name",
+    "index_text",
+    "neutral",
+    "part_type",
+    "result_statements",
+    "return_statement",
+    "sync_text",
 ]  # fmt: skip
 
 _FUNCTIONS = {
@@ -42,9 +50,7 @@ def function_name(kind: str) -> str:
     return f"{_FUNCTIONS[kind]}()"
 
 
-def element_text(
-    e: Emission, values: Sequence[Value], dtypes: Sequence[DType], index: str
-) -> str:
+def element_text(e: Emission, values: Sequence[Value], dtypes: Sequence[DType], index: str) -> str:
     """Element `index` of the operands as a value of `part_type`."""
     items: list[str] = []
     for v in values:
@@ -61,7 +67,9 @@ def neutral(kind: str, dtypes: Sequence[DType]) -> str:
     if not kind:
         return ""
     if kind.startswith("arg"):
-        return f"{part_type(dtypes)}{{{_worst(kind[3:], dtypes[0])}, {{{literal(2**31 - 1, int32)}}}}}"
+        return (
+            f"{part_type(dtypes)}{{{_worst(kind[3:], dtypes[0])}, {{{literal(2**31 - 1, int32)}}}}}"
+        )
     dtype = dtypes[0]
     match kind:
         case "sum":

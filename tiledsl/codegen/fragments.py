@@ -42,7 +42,7 @@ class Fragment:
 
 
 def fragment_of(type_: TileType) -> Fragment | None:
-    """How a tile lies as accumulators, or None when it does not; extents are those of whole instructions."""
+    """How a tile lies as accumulators, or None; extents are those of whole instructions."""
     if type_.rank != 2 or type_.layout is None:
         return None
     return _match(type_.layout.padded_shape, type_.layout)

@@ -153,8 +153,10 @@ def vector_width(
 def registers_inside(
     layout: Layout, start: Sequence[int], shape: Sequence[int], *, own: bool, index: str = "i"
 ) -> tuple[str, bool]:
-    """A condition on register `i` for elements that some thread has inside of a box, and whether
-    those are inside for every thread (own: coordinates of one warpgroup's part).
+    """Which elements are inside of a box, and whether they are so for every thread.
+
+    The first is a condition on register `i`, for elements that some thread has inside.
+    own: coordinates of one warpgroup's part.
     """
     coords = layout.coords()
     if own:

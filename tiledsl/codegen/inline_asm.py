@@ -68,4 +68,6 @@ def _function(name: str, asm: str, constraints: str) -> AsmFunction:
 def _ptx(asm: str) -> str:
     """LLVM's placeholders as those of CUDA: `$0` is `%0`, `$$` is `$`, a literal `%` is doubled."""
     text = asm.replace("%", "%%")
-    return re.sub(r"\$(\$|\d+|\{\d+\})", lambda m: "$" if m[1] == "$" else f"%{m[1].strip('{}')}", text)
+    return re.sub(
+        r"\$(\$|\d+|\{\d+\})", lambda m: "$" if m[1] == "$" else f"%{m[1].strip('{}')}", text
+    )

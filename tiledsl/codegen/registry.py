@@ -13,6 +13,7 @@ from functools import cache
 from typing import TypeVar
 
 from tiledsl.errors import CodegenError
+from tiledsl.errors import SourceLoc
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 
@@ -56,10 +57,7 @@ def enters(*opcodes: str) -> Callable[[G], G]:
 
 
 def yields_to(*opcodes: str) -> Callable[[G], G]:
-    """Registers `f(yield_op.
-
-    Emission) -> context | None` for yields that end a region of these ops.
-    """
+    """Registers `f(yield_op, emission) -> context | None` for ends of these ops' regions."""
 
     def register(f: G) -> G:
         _register(_yields, opcodes, f)
@@ -100,10 +98,15 @@ def context_of(op: Op) -> Builder:
     Raises:
         CodegenError: the op has no CUDA form.
     """
+    return context_function(op.opcode, op.loc)
+
+
+def context_function(opcode: str, loc: SourceLoc | None = None) -> Builder:
+    """The context function of an opcode. Raises CodegenError where there is none."""
     _load()
-    if op.opcode not in _contexts:
-        raise CodegenError(f"{op.opcode} has no CUDA form", op.loc)
-    return _contexts[op.opcode]
+    if opcode not in _contexts:
+        raise CodegenError(f"{opcode} has no CUDA form", loc)
+    return _contexts[opcode]
 
 
 def enter_of(op: Op) -> Builder | None:

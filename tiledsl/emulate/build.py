@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -17,6 +18,9 @@ from tiledsl.emulate.ptx import translate
 
 __all__ = ["build", "cache_folder", "compiler"]
 
+PREFIX = "prefix.h"
+MAX_KEPT = 1500
+"""Libraries that stay in the folder when it is cleared of old ones."""
 _COMMON = ("-std=c++20", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _KERNEL_FLAGS = (*_COMMON, "-O1", "-fno-var-tracking")
 _ENGINE_FLAGS = (*_COMMON, "-O2")
@@ -65,8 +69,8 @@ def build(module: KernelModule) -> Path:
         (made / "kernel.cu").write_text(module.source, encoding="utf-8")
         emulation = template_root() / "emulation"
         _run(
-            *_KERNEL_FLAGS, "-shared", "-Wl,-Bsymbolic", f"-I{emulation}", f"-I{include}",
-            "-include", "cuda.h", str(made / "kernel.cpp"), str(engine),
+            *_KERNEL_FLAGS, "-shared", f"-I{emulation}", f"-I{include}", "-include", PREFIX,
+            str(made / "kernel.cpp"), "-Wl,--no-as-needed", str(engine),
             "-o", str(made / "kernel.so"),
         )  # fmt: skip
         _publish(made, folder)
@@ -83,21 +87,22 @@ def _engine_key() -> str:
 
 
 def _engine() -> Path:
-    """The object file of the machine itself."""
+    """The shared library of the machine itself; kernels are linked to it."""
     folder = cache_folder() / f"engine-{_engine_key()}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
             made = Path(scratch) / "made"
             made.mkdir()
             source = template_root() / "emulation" / "engine.cpp"
-            _run(*_ENGINE_FLAGS, "-c", str(source), "-o", str(made / "engine.o"))
+            _run(*_ENGINE_FLAGS, "-shared", str(source), "-o", str(made / "engine.so"))
             _publish(made, folder)
-    return folder / "engine.o"
+    return folder / "engine.so"
 
 
 def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
-    """A folder with the translated device headers."""
-    folder = cache_folder() / f"headers-{_hash(_engine_key(), repr(headers))}"
+    """A folder with the translated device headers and all of them precompiled."""
+    key = _hash(_engine_key(), repr(_KERNEL_FLAGS), repr(headers))
+    folder = cache_folder() / f"headers-{key}"
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
             made = Path(scratch) / "made"
@@ -105,6 +110,13 @@ def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
                 path = made / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(translate(text, is_lenient=True), encoding="utf-8")
+            prefix = "".join(f'#include "{name}"\n' for name in ("cuda.h", *dict(headers)))
+            (made / PREFIX).write_text(prefix, encoding="utf-8")
+            emulation = template_root() / "emulation"
+            _run(
+                *_KERNEL_FLAGS, f"-I{emulation}", f"-I{made}", "-x", "c++-header",
+                str(made / PREFIX), "-o", str(made / f"{PREFIX}.gch"),
+            )  # fmt: skip
             _publish(made, folder)
     return folder
 
@@ -116,6 +128,18 @@ def _publish(made: Path, folder: Path) -> None:
     except OSError:
         if not folder.exists():
             raise
+    _clear()
+
+
+def _clear() -> None:
+    """Removes the oldest kernels of a full folder; engines stay, as kernels are linked to them."""
+    kept = [path for path in cache_folder().iterdir() if not path.name.startswith("engine-")]
+    if len(kept) <= 2 * MAX_KEPT:
+        return
+    with contextlib.suppress(FileNotFoundError):  # another process clears too
+        kept.sort(key=lambda path: path.stat().st_mtime)
+        for path in kept[:-MAX_KEPT]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _run(*arguments: str) -> None:

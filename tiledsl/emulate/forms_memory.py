@@ -87,7 +87,8 @@ def _atomic(match: re.Match[str], o: list[str]) -> str:
 def _atomic_vector(match: re.Match[str], o: list[str]) -> str:
     """The parts of a vector are added one after the other."""
     names, kind = members(o[1]), match[2] or match[4]
-    out = [f"u64 at = (u64)::emu::atomic_global({o[0]}, {4 * len(names)});"]
+    pointer = f"::emu::atomic_global({o[0]}, {4 * len(names)})"
+    out = [f"const auto at = (unsigned long long){pointer};"]
     for i, name in enumerate(names):
         if kind == "f32":
             value = f"::emu::raw<float>({name})"

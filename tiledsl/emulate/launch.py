@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+from tiledsl.codegen.module import LAUNCH_SLOTS
 from tiledsl.codegen.module import KernelModule
 from tiledsl.emulate.build import build
 from tiledsl.emulate.errors import EmulationFault
@@ -86,10 +87,24 @@ def run(
     failed = loaded.emu_launch(
         ctypes.byref(launch), entry, arguments.pointers, text, ctypes.c_size_t(REPORT_BYTES)
     )
+    counters = _take_counters(loaded)
     if failed:
         report = resolve(text.value.decode(), library)
         raise EmulationFault(f"{module.name} (seed {seed}): {report}")
+    if any(counters):
+        raise EmulationFault(f"{module.name} (seed {seed}): the tile counters are not set back")
     arguments.finish()
+
+
+def _take_counters(loaded: ctypes.CDLL) -> bytes:
+    """The bytes of the module's tile counters, which are set to zero; none where it has none."""
+    try:
+        found = (ctypes.c_int32 * LAUNCH_SLOTS).in_dll(loaded, "tile_counters")
+    except ValueError:
+        return b""
+    values = bytes(found)
+    ctypes.memset(found, 0, ctypes.sizeof(found))
+    return values
 
 
 @functools.cache

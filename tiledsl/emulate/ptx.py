@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tiledsl.emulate import forms_async as _async  # noqa: F401
-from tiledsl.emulate import forms_basic as _basic  # noqa: F401
-from tiledsl.emulate import forms_memory as _memory  # noqa: F401
+from tiledsl.emulate import forms_async
+from tiledsl.emulate import forms_basic
+from tiledsl.emulate import forms_memory
 from tiledsl.emulate.asm import AsmOperand
 from tiledsl.emulate.asm import AsmStatement
 from tiledsl.emulate.asm import Instruction
@@ -22,6 +22,9 @@ from tiledsl.emulate.forms import FORMS
 from tiledsl.emulate.forms import operand
 
 __all__ = ["translate", "translate_statement"]
+
+FAMILIES: Final = (forms_basic, forms_memory, forms_async)
+"""Modules whose forms are in the table."""
 
 _REGISTERS: Final = {
     "r": "unsigned",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
+from typing import Any
 from typing import cast
 
 import ml_dtypes
@@ -52,10 +53,13 @@ class BoundMethod:
     value: Value
 
 
+_FLOATS: Callable[..., Any] = ml_dtypes.finfo
+
+
 def _finfo(dtype: DType, name: str) -> float:
     if not dtype.is_float:
         raise NameUnresolved(f"{dtype!r} has no attribute {name!r}")
-    return float(getattr(ml_dtypes.finfo(dtype.numpy), name))
+    return float(getattr(_FLOATS(dtype.numpy), name))
 
 
 _DTYPE_FACTS: dict[str, Callable[[DType], object]] = {
@@ -138,6 +142,10 @@ def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
         return BoundMethod(method, value)
     known = _ATTRIBUTES.get(type(value.type), ())
     hint = did_you_mean(node.attr, [*known, *method_names(value.type)])
+    of_tensor = (*_ATTRIBUTES[TensorType], "load", "store", "stride")
+    points = isinstance(value.type, ScalarType) and value.type.dtype.is_pointer
+    if node.attr in of_tensor and points:
+        hint = f"annotate the parameter: `{value.name or 'x'}: tl.Tensor`; without it is a pointer"
     raise NameUnresolved(f"{describe(value)} has no attribute {node.attr!r}", hint=hint)
 
 

@@ -186,7 +186,8 @@ class _Merger:
                     convert(builder, v, t) for v, t in zip(values, self.types, strict=True)
                 )
                 builder.add(Yield(ends))
-        op = If(condition, self.then.region, self.orelse.region, tuple(self.types))
+        then, orelse = self.then.region, self.orelse.region
+        op = If(condition, result_types=tuple(self.types), then=then, orelse=orelse)
         builder.add(op)
         for result, name in zip(op.results, self.names, strict=True):
             result.name = name

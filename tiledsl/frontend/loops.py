@@ -191,9 +191,7 @@ def run_while(frame: Frame, node: ast.While) -> Signal:
             _body(frame, node.body, op.body, carried, {})
         return known
 
-    op, known = _settle(
-        frame, node, carried, lambda: While(carried.initial(), Region(), Region()), fill
-    )
+    op, known = _settle(frame, node, carried, lambda: While(carried.initial()), fill)
     if known is None:
         _after(frame, node, carried, op.results)
         return None

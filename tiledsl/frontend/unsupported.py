@@ -11,10 +11,8 @@ from tiledsl.frontend.scope import did_you_mean
 
 LANGUAGE_MODULE = "tiledsl.language"
 
-_FLOAT = "use tl.exp, tl.log, tl.sqrt and the other functions of tiledsl.language"
 
 _HINTS: dict[str, str] = {
-    "standard": _FLOAT,
     "dot_scaled": "scale the operands, or the result of tl.dot",
 }  # fmt: skip
 

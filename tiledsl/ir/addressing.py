@@ -19,12 +19,13 @@ from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import describe
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.pointer import Add
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
 _ARITHMETIC = (ew.Add, ew.Sub, ew.Mul, ew.Neg)
-_VIEWS = (tile.Splat, tile.ExpandDims, tile.Broadcast, tile.Transpose, tile.Reshape)
+_VIEWS = (tile.Splat, tile.ExpandDims, tile.Broadcast, tile.Transpose, tile.Reshape, Hint)
 
 
 def pointer_dtype(x: object) -> DType | None:

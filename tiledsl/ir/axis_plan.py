@@ -144,8 +144,8 @@ def area_bytes(count: int, element_bytes: Sequence[int]) -> int:
 class ScanLevel:
     """One digit of a scanned axis, from the least significant on.
 
-    lower: (stride, size) of the axis' register digits below it: registers that differ in them only are one block, whose
-    total the level combines.
+    lower: (stride, size) of the axis' register digits below it: registers that differ in them only
+    are one block, whose total the level combines.
     """
 
     unit: Unit

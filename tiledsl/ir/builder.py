@@ -20,13 +20,21 @@ T = TypeVar("T", bound=Op)
 class Builder:
     """Adds ops at an insertion point.
 
-    region: where ops go.  index: position in the region, or None for its end.  loc: location given to new ops.
-    apply: calls a function of the user on values, its ops going to the insertion point (set by the frontend).
+    region: where ops go.  index: position in the region, or None for its end.  loc: location given
+    to new ops.
+    apply: calls a function of the user on values, its ops going to the insertion point (set by the
+    frontend).
     """
 
     apply: Callable[[object, Sequence[object]], object] | None = None
 
-    def __init__(self, graph: TileGraph, region: Region | None = None, index: int | None = None, loc: SourceLoc | None = None) -> None:
+    def __init__(
+        self,
+        graph: TileGraph,
+        region: Region | None = None,
+        index: int | None = None,
+        loc: SourceLoc | None = None,
+    ) -> None:
         self.graph = graph
         self.region = region if region is not None else graph.body
         self.index = index

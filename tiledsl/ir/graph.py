@@ -56,7 +56,7 @@ class TileGraph:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        self._nx = nx.MultiDiGraph()
+        self._nx: Any = nx.MultiDiGraph()
         self._ops: dict[int, Op] = {}
         for op in self.body.walk():
             self._register(op)
@@ -95,8 +95,9 @@ class TileGraph:
         return len(self._ops)
 
     def has_uses_of(self, op: Op) -> bool:
-        """Whether the graph's edges into an op are exactly its operands (false for an op it does
-        not hold).
+        """Whether the graph's edges into an op are exactly its operands.
+
+        False for an op that the graph does not hold.
         """
         if self._ops.get(op.id) is not op:
             return False
@@ -179,10 +180,9 @@ class TileGraph:
         self.erase(old)
 
     def supersede(self, old: Op, new: Op, results: Mapping[Value, Value]) -> None:
-        """Puts `new`, which took over regions of `old`, in its place; `results` maps old results to
-        new.
+        """Puts `new`, which took over regions of `old`, in its place.
 
-        Regions that `new` did not take are erased with `old`.
+        results: old results to new. Regions that `new` did not take are erased with `old`.
         """
         self.insert_before(old, new)
         for a, b in results.items():

@@ -156,8 +156,7 @@ class Layout:
         return Layout(new, num_regs, self.num_warps, self.kind)
 
     def reg_index_map(self, source: Layout, dims: Sequence[int | None]) -> tuple[int, ...]:
-        """Register of `source` that holds, for each register here, the element with the same
-        coordinates.
+        """For each register here, the register of `source` with the same coordinates.
 
         dims[i] is the dimension of this layout that dimension i of `source` follows, or None where
         the source has extent 1 (broadcast). Raises ValueError when lanes or warps would have to

@@ -16,8 +16,8 @@ LINE_BYTES = 128
 def reshape_layout(layout: Layout, shape: Sequence[int], new_shape: Sequence[int]) -> Layout | None:
     """The layout of a row-major reshape under which no element moves, or None when there is none.
 
-    The digits of all dimensions form one mixed-radix number; the new dimensions cut it at other places. A
-    padded dimension may only be the outermost one that is not 1.
+    The digits of all dimensions form one mixed-radix number; the new dimensions cut it at other
+    places. A padded dimension may only be the outermost one that is not 1.
     """
     digits = _flat_digits(layout, shape)
     if digits is None:
@@ -47,7 +47,7 @@ def _flat_digits(layout: Layout, shape: Sequence[int]) -> list[Digit] | None:
 
 
 def _take(digits: list[Digit], extent: int, *, rest: bool) -> tuple[Digit, ...] | None:
-    """Removes digits of a dimension of `extent` from the front; the outermost one takes the rest."""
+    """Removes digits of a dimension from the front; the outermost one takes the rest."""
     if rest:
         out = tuple(digits)
         digits.clear()
@@ -70,7 +70,7 @@ def _take(digits: list[Digit], extent: int, *, rest: bool) -> tuple[Digit, ...] 
 
 
 def append_pair(layout: Layout) -> Layout:
-    """A last dimension of extent 2 that lies in registers: the registers of one tile, then another."""
+    """A last dimension of extent 2 in registers: the registers of one tile, then of another."""
     pair = Digit(2, Unit.REG, layout.num_regs)
     return Layout((*layout.dims, (pair,)), 2 * layout.num_regs, layout.num_warps)
 

@@ -1,11 +1,15 @@
 """The table of scalar library functions: signatures, reference semantics, device names.
 
-A row of the table is all there is to a function: `elementwise.function` evaluates it with numpy, codegen calls the
-device function. Accuracy of the device functions: the CUDA math library's, or the instruction's where a name says
-so (`fast_*`, `*_approx`).
+A row of the table is all there is to a function: `elementwise.function` evaluates it with numpy,
+codegen calls the
+device function. Accuracy of the device functions: the CUDA math library's, or the instruction's
+where a name says so (`fast_*`, `*_approx`).
 Ref: libdevice user's guide; CUDA math API.
 """
 
+# The table holds lambdas of arrays of any dtype.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import math
@@ -24,7 +28,13 @@ from tiledsl.dtypes import uint32
 from tiledsl.dtypes import uint64
 from tiledsl.errors import TileError
 
-Compute = Callable[..., Any]
+Compute = (
+    Callable[[Any], Any]
+    | Callable[[Any, Any], Any]
+    | Callable[[Any, Any, Any], Any]
+    | Callable[[Any, Any, Any, Any], Any]
+)
+Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,9 @@ def _add(name: str, compute: Compute, *signatures: Signature) -> None:
     LIBRARY[name] = LibraryFunction(name, signatures, compute)
 
 
-def _floats(name: str, compute: Compute, arity: int = 1, device: str = "", device64: str = "") -> None:
+def _floats(
+    name: str, compute: Compute, arity: int = 1, device: str = "", device64: str = ""
+) -> None:
     """A function of equal floats: by default the C functions `namef` and `name`."""
     _add(
         name,
@@ -107,19 +119,21 @@ def _wide(function: Compute) -> Compute:
 
     def compute(*arrays: Any) -> Any:
         first = np.asarray(arrays[0])
-        return np.asarray(function(*(np.asarray(a).astype(np.float64) for a in arrays))).astype(first.dtype)
+        return np.asarray(function(*(np.asarray(a).astype(np.float64) for a in arrays))).astype(
+            first.dtype
+        )
 
     return compute
 
 
 # ---------------------------------------------------------------------- elementary
 for _name in (
-    "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
-    "acos", "atan", "asinh", "acosh", "atanh", "cbrt", "trunc", "floor", "ceil", "rint",
+    "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "cbrt", "trunc", "floor", "ceil", "rint",
 ):  # fmt: skip
-    _numpy = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh",
-              "atanh": "arctanh"}.get(_name, _name)  # fmt: skip
-    _floats(_name, getattr(np, _numpy))
+    _floats(_name, getattr(np, _name))
+for _name in ("sin", "cos", "tan", "sinh", "cosh", "tanh"):
+    _floats(f"a{_name}", getattr(np, f"arc{_name}"))
 _floats("nearbyint", np.rint)
 _floats("sqrt", np.sqrt)
 _floats("rsqrt", lambda x: 1 / np.sqrt(x))
@@ -129,15 +143,21 @@ _floats("fabs", np.abs, device="::fabsf", device64="::fabs")
 _floats("exp10", lambda x: np.power(10.0, x, dtype=np.float64).astype(x.dtype))
 _floats("sinpi", lambda x: np.sin(np.pi * np.fmod(x.astype(np.float64), 2.0)).astype(x.dtype))
 _floats("cospi", lambda x: np.cos(np.pi * np.fmod(x.astype(np.float64), 2.0)).astype(x.dtype))
-_floats("round", lambda x: np.copysign(np.floor(np.abs(x.astype(np.float64)) + 0.5), x).astype(x.dtype))
-_floats("logb", lambda x: np.where(x == 0, -np.inf, np.where(np.isinf(x), np.inf, np.frexp(x)[1] - 1.0)))
+_floats(
+    "round", lambda x: np.copysign(np.floor(np.abs(x.astype(np.float64)) + 0.5), x).astype(x.dtype)
+)
+_floats(
+    "logb", lambda x: np.where(x == 0, -np.inf, np.where(np.isinf(x), np.inf, np.frexp(x)[1] - 1.0))
+)
 _floats("pow", np.power, 2)
 _floats("atan2", np.arctan2, 2)
 _floats("copysign", np.copysign, 2)
 _floats("nextafter", np.nextafter, 2)
 _floats("hypot", np.hypot, 2)
 _floats("rhypot", lambda x, y: 1 / np.hypot(x, y), 2)
-_floats("fdim", lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x > y, x - y, 0)), 2)
+_floats(
+    "fdim", lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x > y, x - y, 0)), 2
+)
 _floats("fmod", np.fmod, 2)
 _floats("remainder", _each(math.remainder), 2)
 _floats("fmax", np.fmax, 2)
@@ -162,7 +182,9 @@ _floats("cyl_bessel_i0", _special("i0"))
 _floats("cyl_bessel_i1", _special("i1"))
 
 
-def _with_int(name: str, compute: Compute, *, int_first: bool = False, result: DType | None = None) -> None:
+def _with_int(
+    name: str, compute: Compute, *, int_first: bool = False, result: DType | None = None
+) -> None:
     """A function of an i32 and a float."""
     rows: list[Signature] = []
     for dtype, device in ((float32, f"::{name}f"), (float64, f"::{name}")):
@@ -187,7 +209,7 @@ LIBRARY["pow"] = LibraryFunction(
 
 
 # ---------------------------------------------------------------------- rounding modes
-def _directed(function: Compute, mode: str) -> Compute:
+def _directed(function: Function, mode: str) -> Compute:
     """A function rounded to nearest (rn), toward zero (rz), down (rd) or up (ru)."""
 
     def compute(*arrays: Any) -> Any:
@@ -199,7 +221,9 @@ def _directed(function: Compute, mode: str) -> Compute:
         true = function(*(np.asarray(a).astype(exact) for a in arrays))
         below = np.where(near > true, np.nextafter(near, dtype.type(-np.inf)), near)
         above = np.where(near < true, np.nextafter(near, dtype.type(np.inf)), near)
-        return {"rd": below, "ru": above, "rz": np.where(true >= 0, below, above)}[mode].astype(dtype)
+        return {"rd": below, "ru": above, "rz": np.where(true >= 0, below, above)}[mode].astype(
+            dtype
+        )
 
     return compute
 
@@ -217,12 +241,14 @@ for _name, (_function, _arity) in _RATIONAL.items():
     for _mode in ("rn", "rz", "rd", "ru"):
         _single32 = f"__f{_name}_{_mode}" if _name != "fma" else f"__fmaf_{_mode}"
         _double64 = f"__d{_name}_{_mode}" if _name != "fma" else f"__fma_{_mode}"
-        _rounded = _wide(_function) if _name == "fma" and _mode == "rn" else _directed(_function, _mode)
+        _rounded = (
+            _wide(_function) if _name == "fma" and _mode == "rn" else _directed(_function, _mode)
+        )
         _floats(f"{_name}_{_mode}", _rounded, _arity, _single32, _double64)
 _single("rsqrt_rn", lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), "__frsqrt_rn")
 _single("saturatef", lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 1)), "__saturatef")
 
-# ---------------------------------------------------------------------- one instruction, approximate
+# ---------------------------------------------------------------------- approximate
 _single("fast_sinf", np.sin, "__sinf")
 _single("fast_cosf", np.cos, "__cosf")
 _single("fast_tanf", np.tan, "__tanf")
@@ -237,9 +263,9 @@ _single("fast_tanhf", np.tanh, "tanh_approx")
 _single("div_full", lambda x, y: x / y, "div_full", 2)
 
 
-# ---------------------------------------------------------------------- bits of f32 as two TF32 numbers
+# ---------------------------------------------------------------------- an f32 as two TF32
 def tf32_high(x: Any) -> Any:
-    """The nearest number with 10 mantissa bits, ties away from zero. Ref: PTX ISA, cvt.rna.tf32.f32."""
+    """The nearest number with 10 mantissa bits, ties away. Ref: PTX ISA, cvt.rna.tf32.f32."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(x), rounded, x).astype(np.float32).reshape(np.shape(x))
@@ -257,7 +283,7 @@ _single("tf32_low", tf32_low, "tf32_low")
 
 
 # ---------------------------------------------------------------------- tests
-def _test(name: str, compute: Compute, device: str, *dtypes: DType) -> None:
+def _test(name: str, compute: Function, device: str, *dtypes: DType) -> None:
     """A test of floats with an i32 result, 0 or 1."""
     rows = (Signature((d,), int32, device) for d in dtypes or (float32, float64))
     _add(name, lambda x: np.asarray(compute(x)).astype(np.int32), *rows)
@@ -268,7 +294,6 @@ _test("isinf", np.isinf, "is_inf")
 _test("isfinited", np.isfinite, "is_finite", float64, float32)
 _test("finitef", np.isfinite, "is_finite", float32, float64)
 _test("signbit", np.signbit, "sign_bit")
-_test("ilogb", lambda x: np.frexp(x)[1] - 1, "::ilogb")
 _add(
     "ilogb", lambda x: (np.frexp(x)[1] - 1).astype(np.int32),
     Signature((float32,), int32, "::ilogbf"), Signature((float64,), int32, "::ilogb"),
@@ -282,11 +307,17 @@ def _high_product(a: Any, b: Any) -> Any:
     bits = dtype.itemsize * 8
     if bits <= 32:
         wide = np.int64 if dtype.kind == "i" else np.uint64
-        return ((np.asarray(a).astype(wide) * np.asarray(b).astype(wide)) >> wide(bits)).astype(dtype)
+        return ((np.asarray(a).astype(wide) * np.asarray(b).astype(wide)) >> wide(bits)).astype(
+            dtype
+        )
     product = np.asarray(a).astype(object) * np.asarray(b).astype(object)
     high = np.asarray(product >> bits, dtype=object)
     modulus = 1 << bits
-    wrapped = np.vectorize(lambda v: int(v) % modulus, otypes=[object])(high)
+
+    def wrap(v: Any) -> int:
+        return int(v) % modulus
+
+    wrapped = np.vectorize(wrap, otypes=[object])(high)
     return np.asarray(wrapped.tolist(), dtype=np.uint64).reshape(np.shape(product)).astype(dtype)
 
 
@@ -296,7 +327,11 @@ def _count(function: Callable[[int, int], int]) -> Compute:
     def compute(x: Any) -> Any:
         array = np.asarray(x)
         bits = array.dtype.itemsize * 8
-        each = np.vectorize(lambda v: function(int(v) % (1 << bits), bits), otypes=[np.int64])
+
+        def one(v: Any) -> int:
+            return function(int(v) % (1 << bits), bits)
+
+        each = np.vectorize(one, otypes=[np.int64])
         return each(array.astype(object)).astype(np.int32)
 
     return compute
@@ -328,11 +363,23 @@ def _reversed_bits(x: Any) -> Any:
 
 
 _ints("brev", _reversed_bits, "bit_reverse", *_ALL_INTS)
+_ints("mul24", lambda a, b: ((a << 8) >> 8) * ((b << 8) >> 8), "product_24", int32, uint32, arity=2)
 _ints(
-    "mul24", lambda a, b: (((a << 8) >> 8) * ((b << 8) >> 8)), "product_24", int32, uint32, arity=2
+    "hadd",
+    lambda a, b: ((a.astype(np.int64) + b) >> 1).astype(a.dtype),
+    "half_sum",
+    int32,
+    uint32,
+    arity=2,
 )
-_ints("hadd", lambda a, b: ((a.astype(np.int64) + b) >> 1).astype(a.dtype), "half_sum", int32, uint32, arity=2)
-_ints("rhadd", lambda a, b: ((a.astype(np.int64) + b + 1) >> 1).astype(a.dtype), "half_sum_up", int32, uint32, arity=2)
+_ints(
+    "rhadd",
+    lambda a, b: ((a.astype(np.int64) + b + 1) >> 1).astype(a.dtype),
+    "half_sum_up",
+    int32,
+    uint32,
+    arity=2,
+)
 _add(
     "sad",
     lambda a, b, c: (np.abs(a.astype(np.int64) - b).astype(np.uint32) + c).astype(np.uint32),
@@ -341,9 +388,9 @@ _add(
 
 
 def _permuted_bytes(a: Any, b: Any, s: Any) -> Any:
-    both = np.asarray(b).astype(np.uint32).astype(np.uint64) << np.uint64(32) | np.asarray(a).astype(
-        np.uint32
-    ).astype(np.uint64)
+    both = np.asarray(b).astype(np.uint32).astype(np.uint64) << np.uint64(32) | np.asarray(
+        a
+    ).astype(np.uint32).astype(np.uint64)
     out = np.zeros(np.shape(both), np.uint32)
     for i in range(4):
         pick = (np.asarray(s).astype(np.uint32) >> np.uint32(4 * i)) & np.uint32(15)
@@ -358,7 +405,9 @@ _ints("byte_perm", _permuted_bytes, "byte_perm", int32, uint32, arity=3)
 
 # ---------------------------------------------------------------------- conversions
 def _saturated(x: Any, dtype: DType, mode: str) -> Any:
-    rounded = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}[mode](x.astype(np.float64))
+    rounded = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}[mode](
+        x.astype(np.float64)
+    )
     info = np.iinfo(dtype.numpy)
     low, high = rounded <= float(info.min), rounded >= float(info.max)
     safe = np.where(low | high | np.isnan(rounded), 0, rounded).astype(dtype.numpy)
@@ -372,7 +421,9 @@ def _to_float(x: Any, dtype: DType, mode: str) -> Any:
     true, back = np.asarray(x).astype(np.longdouble), near.astype(np.longdouble)
     below = np.where(back > true, np.nextafter(near, dtype.numpy.type(-np.inf)), near)
     above = np.where(back < true, np.nextafter(near, dtype.numpy.type(np.inf)), near)
-    return {"rd": below, "ru": above, "rz": np.where(true >= 0, below, above)}[mode].astype(dtype.numpy)
+    return {"rd": below, "ru": above, "rz": np.where(true >= 0, below, above)}[mode].astype(
+        dtype.numpy
+    )
 
 
 _FLOAT_NAMES = {"float": float32, "double": float64}
@@ -414,7 +465,15 @@ _bits("uint_as_float", uint32, float32)
 _bits("float_as_uint", float32, uint32)
 _bits("longlong_as_double", int64, float64)
 _bits("double_as_longlong", float64, int64)
-_add("llrint", lambda x: np.rint(x).astype(np.int64), Signature((float32,), int64, "::llrintf"),
-     Signature((float64,), int64, "::llrint"))  # fmt: skip
-_add("llround", lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x).astype(np.int64),
-     Signature((float32,), int64, "::llroundf"), Signature((float64,), int64, "::llround"))  # fmt: skip
+_add(
+    "llrint",
+    lambda x: np.rint(x).astype(np.int64),
+    Signature((float32,), int64, "::llrintf"),
+    Signature((float64,), int64, "::llrint"),
+)
+_add(
+    "llround",
+    lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x).astype(np.int64),
+    Signature((float32,), int64, "::llroundf"),
+    Signature((float64,), int64, "::llround"),
+)

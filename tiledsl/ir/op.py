@@ -16,11 +16,13 @@ Printer, parser, cloning and use lists read the declared fields, so no op writes
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import pkgutil
 from collections.abc import Iterator
 from collections.abc import Mapping
+from dataclasses import InitVar
 from enum import Enum
 from enum import Flag
 from enum import auto
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
 
 __all__ = [
-    "Effect", "FieldSpec", "Level", "Op", "Region", "Value", "attribute", "operand", "operands", "op_class",
-    "region", "registry",
+    "Effect", "FieldSpec", "Level", "Op", "Region", "Value", "attribute", "op_class", "operand",
+    "operands", "region", "registry",
 ]  # fmt: skip
 
 
@@ -88,10 +90,7 @@ class Value:
 
 
 class Region:
-    """A single block:
-
-    arguments and an ordered list of ops, the last of which may be a terminator.
-    """
+    """A single block: arguments and ordered ops, the last of which may be a terminator."""
 
     __slots__ = ("args", "id", "ops", "parent")
 
@@ -144,7 +143,8 @@ class FieldSpec:
         self.name = ""
 
 
-def operand(*, default: Any = ...) -> Any:
+# For the type checker, `kw_only` fields are given by name; the constructor takes them either way.
+def operand(*, default: Any = ..., kw_only: bool = False) -> Any:
     """An SSA operand; with default=None it may be absent."""
     return FieldSpec("operand", default, optional=default is None)
 
@@ -154,28 +154,25 @@ def operands() -> Any:
     return FieldSpec("operands", ())
 
 
-def attribute(*, default: Any = ...) -> Any:
+def attribute(*, default: Any = ..., kw_only: bool = False) -> Any:
     """A frozen, hashable attribute that prints as a Python literal or through its own `str`."""
     return FieldSpec("attribute", default)
 
 
-def region() -> Any:
-    """A nested region; built empty unless given."""
+def region(*, factory: type[Region] | None = None, kw_only: Literal[True] = True) -> Any:
+    """A nested region; built empty unless given (`factory` says so to the type checker)."""
     return FieldSpec("region", None)
 
 
 _REGISTRY: dict[str, type[Op]] = {}
-_loaded = False
 
 
+@functools.cache
 def registry() -> Mapping[str, type[Op]]:
     """All op classes by opcode; imports every module of tiledsl.ir.ops on first use."""
-    global _loaded
-    if not _loaded:
-        _loaded = True
-        package = importlib.import_module("tiledsl.ir.ops")
-        for info in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"tiledsl.ir.ops.{info.name}")
+    package = importlib.import_module("tiledsl.ir.ops")
+    for info in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"tiledsl.ir.ops.{info.name}")
     return _REGISTRY
 
 
@@ -187,8 +184,19 @@ def op_class(opcode: str) -> type[Op]:
     return found
 
 
-@dataclass_transform(kw_only_default=False, field_specifiers=(operand, operands, attribute, region))
-class Op:
+def keyword(*, default: Any, kw_only: Literal[True] = True) -> Any:
+    """For the type checker: a keyword of every constructor."""
+    raise NotImplementedError
+
+
+@dataclass_transform(
+    kw_only_default=False, field_specifiers=(operand, operands, attribute, region, keyword)
+)
+class Declared:
+    """Marks what derives from it as dataclass-like."""
+
+
+class Op(Declared):
     """Base of all ops. Ops compare by identity; types and attributes are immutable."""
 
     opcode: ClassVar[str] = ""
@@ -201,11 +209,9 @@ class Op:
     vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
 
-    id: int
-    loc: SourceLoc | None
-    parent: Region | None
-    results: tuple[Value, ...]
-    regions: tuple[Region, ...]
+    if TYPE_CHECKING:
+        loc: SourceLoc | None = keyword(default=None)
+        names: InitVar[tuple[str, ...]] = keyword(default=())
 
     def __init_subclass__(
         cls,
@@ -236,7 +242,7 @@ class Op:
     ) -> None:
         self.id = next(_ids)
         self.loc = loc
-        self.parent = None
+        self.parent: Region | None = None
         if len(args) > len(self.fields):
             raise TypeError(f"{self.opcode}: {len(args)} fields given, {len(self.fields)} declared")
         given = {spec.name: value for spec, value in zip(self.fields, args, strict=False)}
@@ -258,12 +264,12 @@ class Op:
             setattr(self, spec.name, value)
         if given:
             raise TypeError(f"{self.opcode}: unknown fields {sorted(given)}")
-        self.regions = tuple(regions)
+        self.regions: tuple[Region, ...] = tuple(regions)
         try:
             types = self.infer_types()
         except TileError as error:
             raise error.at(loc) from None
-        self.results = tuple(
+        self.results: tuple[Value, ...] = tuple(
             Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(types)
         )
 
@@ -339,17 +345,17 @@ class Op:
         """Rules of the op itself beyond types. Raises VerifyError without a location."""
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        """Reference semantics of an op that needs state, which it asks `machine` for; by default
-        `evaluate`.
+        """Reference semantics of an op that asks `machine` for its state; by default `evaluate`.
 
         A generator may be returned: it yields where it waits, and returns a tuple of results.
         """
         return self.evaluate(*arrays)
 
-    def evaluate(self, *arrays: Any) -> Any:
+    def evaluate(self, *arrays: Any, **_: Any) -> Any:
         """Reference semantics with numpy arrays (scalars are 0-d).
 
-        Control ops are run by the interpreter.
+        Control ops are run by the interpreter. An op takes one array per operand, so that any
+        signature may override this one.
         """
         raise NotImplementedError(self.opcode)
 

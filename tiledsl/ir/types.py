@@ -71,7 +71,8 @@ class TensorType(Type):
 
     def __str__(self) -> str:
         inner = "none" if self.inner_dim is None else self.inner_dim
-        return f"tensor<{self.rank}x{self.dtype}, inner={inner}, tma={int(self.tma)}, align={self.align_bytes}>"
+        facts = f"inner={inner}, tma={int(self.tma)}, align={self.align_bytes}"
+        return f"tensor<{self.rank}x{self.dtype}, {facts}>"
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ class SmemType(Type):
 
 @dataclass(frozen=True)
 class ArefType(Type):
-    """An asynchronous reference:
+    """An asynchronous reference: a ring of `depth` slots in shared memory.
 
-    a ring of `depth` slots, each a tuple of tiles in shared memory.
+    Each slot is a tuple of tiles.
     """
 
     payload: tuple[SmemType, ...]

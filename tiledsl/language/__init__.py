@@ -54,20 +54,21 @@ from tiledsl.ir.ops.elementwise_functions import floor
 from tiledsl.ir.ops.elementwise_functions import fma
 from tiledsl.ir.ops.elementwise_functions import log
 from tiledsl.ir.ops.elementwise_functions import log2
-from tiledsl.ir.ops.elementwise_functions import max_constancy
-from tiledsl.ir.ops.elementwise_functions import max_contiguous
 from tiledsl.ir.ops.elementwise_functions import maximum
 from tiledsl.ir.ops.elementwise_functions import minimum
-from tiledsl.ir.ops.elementwise_functions import multiple_of
 from tiledsl.ir.ops.elementwise_functions import rsqrt
 from tiledsl.ir.ops.elementwise_functions import sigmoid
 from tiledsl.ir.ops.elementwise_functions import sin
 from tiledsl.ir.ops.elementwise_functions import sqrt
 from tiledsl.ir.ops.elementwise_functions import tanh
 from tiledsl.ir.ops.elementwise_functions import where
+from tiledsl.ir.ops.elementwise_hints import max_constancy
+from tiledsl.ir.ops.elementwise_hints import max_contiguous
+from tiledsl.ir.ops.elementwise_hints import multiple_of
 from tiledsl.ir.ops.elementwise_library import add
 from tiledsl.ir.ops.elementwise_library import div_rn
 from tiledsl.ir.ops.elementwise_library import fdiv
+from tiledsl.ir.ops.elementwise_library import get_int_dtype
 from tiledsl.ir.ops.elementwise_library import logical_and
 from tiledsl.ir.ops.elementwise_library import logical_or
 from tiledsl.ir.ops.elementwise_library import mul
@@ -131,11 +132,11 @@ from tiledsl.ir.ops.tile_functions import join
 from tiledsl.ir.ops.tile_functions import softmax
 from tiledsl.ir.ops.tile_functions import split
 from tiledsl.ir.ops.tile_functions import squeeze
-from tiledsl.ir.ops.tile_functions import swizzle2d
 from tiledsl.ir.ops.tile_functions import unsqueeze
 from tiledsl.ir.ops.tile_functions import view
 from tiledsl.language import extra
 from tiledsl.language import math
+from tiledsl.language import standard
 
 __all__ = [
     "Auto",
@@ -184,23 +185,24 @@ __all__ = [
     "extra",
     "fdiv",
     "flip",
+    "float8e4nv",
+    "float8e5",
     "float16",
     "float32",
     "float64",
-    "float8e4nv",
-    "float8e5",
     "floor",
     "fma",
     "full",
     "full_like",
     "gather",
+    "get_int_dtype",
     "histogram",
     "inline_asm_elementwise",
     "int1",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "interleave",
     "join",
     "load",
@@ -247,6 +249,7 @@ __all__ = [
     "sqrt",
     "sqrt_rn",
     "squeeze",
+    "standard",
     "static_assert",
     "static_print",
     "static_range",
@@ -259,10 +262,10 @@ __all__ = [
     "tensor",
     "topk",
     "trans",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "uint_to_uniform_float",
     "umulhi",
     "unsqueeze",

@@ -54,7 +54,8 @@ from tiledsl.language.extra.libdevice import trunc
 __all__ = [
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cdiv", "ceil", "clamp",
     "copysign", "cos", "cosh", "div_rn", "erf", "erfc", "exp", "exp2", "expm1", "fdiv", "floor",
-    "fma", "fmod", "hypot", "isinf", "isnan", "log", "log1p", "log2", "log10", "max", "min", "mulhi",
-    "nearbyint", "pow", "rint", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sqrt_rn", "tan",
-    "tanh", "trunc", "umulhi",
+    "fma", "fmod", "hypot", "isinf", "isnan", "log", "log1p", "log2", "log10", "max", "min",
+    "mulhi",
+    "nearbyint", "pow", "rint", "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sqrt_rn",
+    "tan", "tanh", "trunc", "umulhi",
 ]  # fmt: skip

@@ -74,3 +74,12 @@ def from_numpy(array: np.ndarray) -> torch.Tensor:
             tensor: torch.Tensor = torch.from_numpy(bits)  # pyright: ignore[reportUnknownMemberType]
             return tensor.view(theirs)
     raise LaunchError(f"numpy dtype {array.dtype} has no torch form")
+
+
+def assert_close_arrays(x: object, y: object, atol: float, rtol: float) -> None:
+    """Raises AssertionError unless two tensors or sequences are close, computed in float64."""
+    left, right = (
+        v.detach().double().cpu() if isinstance(v, torch.Tensor) else torch.tensor(v).double()
+        for v in (x, y)
+    )
+    torch.testing.assert_close(left, right, atol=atol, rtol=rtol)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
+from tiledsl.ir.layout import blocked
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import atomic
@@ -103,3 +108,68 @@ def access_width(op: Access, layout: Layout, facts: AxisFacts) -> tuple[int, boo
     mask = op.mask if not isinstance(op, atomic.Cas) else None
     whole = mask is None or facts.of(mask).axes[dim].constancy % width == 0
     return width, whole
+
+
+# ---------------------------------------------------------------------- cost
+LANES = 32
+SECTOR_BYTES = 32
+ISSUE_SECTORS = 4
+"""What issuing one instruction of a warp costs, in sectors moved."""
+MIN_GAIN = 2.0
+
+
+def access_cost(op: Access, layout: Layout, facts: AxisFacts) -> float:
+    """Sectors that the accesses of one warp touch, with the cost of issuing them.
+
+    Neighbours along the dimension with the longest runs are neighbours in memory; other dimensions
+    are taken to lie far apart.
+    """
+    type_ = op.pointer.type
+    assert isinstance(type_, TileType)
+    element = type_.dtype.element
+    assert element is not None
+    fast = wanted_shape(op, facts).order[0]
+    width, _ = access_width(op, layout, facts)
+    run = max(1, min(facts.of(op.pointer).axes[fast].contiguity, type_.shape[fast]))
+    return _cost(layout, fast, element.bytes, width, run)
+
+
+@cache
+def _cost(layout: Layout, fast: int, element_bytes: int, width: int, run: int) -> float:
+    coords = layout.coords()[0]
+    fast_at = coords[..., fast]
+    first = fast_at * element_bytes // SECTOR_BYTES
+    others = [coords[..., d] for d in range(layout.rank) if d != fast] + [fast_at // run]
+    key = first
+    for other in others:
+        key = key * (int(other.max()) + 1) + other
+    total = 0
+    for reg in range(0, layout.num_regs, width):
+        total += len(np.unique(key[:, reg : reg + width])) + ISSUE_SECTORS
+    return float(total)
+
+
+def better_layout(
+    op: Access, layout: Layout, facts: AxisFacts, num_warps: int
+) -> Layout | None:
+    """A layout in which an access costs so much less that converting the tile pays; or None."""
+    type_ = op.pointer.type
+    assert isinstance(type_, TileType)
+    if type_.num_elements < 2 * LANES * num_warps:
+        return None
+    wanted = wanted_shape(op, facts)
+    if facts.of(op.pointer).axes[wanted.order[0]].contiguity == 1:
+        return None
+    best = shaped_layout(type_.shape, num_warps, wanted)
+    if access_cost(op, layout, facts) < MIN_GAIN * access_cost(op, best, facts):
+        return None
+    return best
+
+
+def shaped_layout(shape: tuple[int, ...], num_warps: int, wanted: Shape) -> Layout:
+    """The coalesced layout with an order and a vector, as far as the tile has room for it."""
+    vector = wanted.vector
+    share = -(-prod(shape) // (LANES * num_warps))
+    while vector > 1 and (vector > share or shape[wanted.order[0]] % vector):
+        vector //= 2
+    return blocked(shape, num_warps, vector=vector, order=list(wanted.order))

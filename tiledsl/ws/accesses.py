@@ -77,11 +77,11 @@ def _replace(graph: TileGraph, op: Access, facts: AxisFacts) -> None:
     }
     new = _lanes(graph, op, common, width, whole=whole)
     graph.replace_op(op, new)
-    if isinstance(op, atomic.Rmw | atomic.Cas) and graph.has_uses(new.result):
-        _share(graph, new, type_.layout)
 
 
 def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, whole: bool) -> Op:
+    wanted = bool(op.results) and graph.has_uses(op.result)
+    shared = wanted and common["layout"].has_replicas
     match op:
         case pointer.Load():
             return pointer.LoadLanes(
@@ -96,7 +96,7 @@ def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, 
                 **common, width=width, whole=whole, hint=op.hint, value=op.value
             )
         case atomic.Rmw():
-            vectors = whole and op.kind == "add" and not graph.has_uses(op.result)
+            vectors = whole and op.kind == "add" and not wanted
             return atomic.RmwLanes(
                 **common,
                 width=width if vectors and has_vectors(common["dtype"]) else 1,
@@ -104,6 +104,7 @@ def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, 
                 value=op.value,
                 sem=op.sem,
                 scope=op.scope,
+                shared=shared,
                 names=(op.result.name,),
             )
         case _:
@@ -113,6 +114,7 @@ def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, 
                 value=op.value,
                 sem=op.sem,
                 scope=op.scope,
+                shared=shared,
                 names=(op.result.name,),
             )
 
@@ -120,15 +122,6 @@ def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, 
 def has_vectors(dtype: DType) -> bool:
     """Whether an instruction adds several neighbours of a dtype at once."""
     return dtype.is_float and dtype.bits in (16, 32)
-
-
-def _share(graph: TileGraph, op: Op, layout: Layout) -> None:
-    """Passes the results of an atomic, which one thread has, to the threads that hold copies."""
-    if not layout.has_replicas:
-        return
-    convert = tile.ConvertLayout(op.result, layout, loc=op.loc, names=(op.result.name,))
-    graph.insert_after(op, convert)
-    graph.replace_uses(op.result, convert.result, keep=(convert,))
 
 
 class _AddressBody(LoopBody):

@@ -1,8 +1,7 @@
-"""What warp specialisation has to know about a tile graph: its dots, the loads that feed them, what
-depends on what.
+"""What warp specialisation has to know about a tile graph.
 
-Analysis only: nothing here changes the graph. What cannot be specialised is reported with a reason
-and a place.
+Its dots, the loads that feed them, what depends on what. Analysis only: nothing here changes the
+graph. What cannot be specialised is reported with a reason and a place.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ class OperandLoad:
 
 @dataclass(frozen=True)
 class DotLoop:
-    """A loop whose dots only accumulate: every dot's accumulator is carried by the loop and read by
-    nothing else in it.
+    """A loop whose dots only accumulate.
 
+    Every dot's accumulator is carried by the loop and read by nothing else in it.
     loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts
     from zeros.
     """
@@ -135,7 +134,7 @@ def constant_value(value: Value) -> bool | int | float | None:
 
 
 def always_runs(loop: For) -> bool:
-    """Whether a loop surely has an iteration: from 0 to an extent of a tensor that has a tensor map.
+    """Whether a loop surely has an iteration: it ends at an extent of a tensor with a tensor map.
 
     A tensor without elements has none.
     """
@@ -162,10 +161,13 @@ def operand_load(value: Value) -> tuple[Load, bool] | None:
 
 
 def smem_of_load(load: Load) -> SmemType | str:
-    """How a loaded block would lie in shared memory, or the reason why no tensor map can load it."""
+    """How a loaded block would lie in shared memory, or why no tensor map can load it."""
     t = tensor_type(load.tensor, "load")
     if not t.tma or t.inner_dim is None:
-        return "the tensor has no legal tensor map (base or stride alignment, or no dimension of stride 1)"
+        return (
+            "the tensor has no legal tensor map "
+            "(base or stride alignment, or no dimension of stride 1)"
+        )
     if load.other is not None and constant_value(load.other) != 0:
         return "the load has an `other` that is not 0"
     kept = [d for d in range(t.rank) if d not in load.squeeze]
@@ -209,9 +211,7 @@ def analyze(graph: TileGraph) -> Analysis:
             return out
         out.loops.append(found)
     fed = {o.op.id for f in out.loops for o in f.loads}
-    out.epilogue_loads = tuple(
-        o.block_shape for o in graph.find(Load) if o.id not in fed
-    )
+    out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
     return out
 
 
@@ -266,9 +266,7 @@ def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) 
 
 
 def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
-    """Empty when the dot's accumulator is a loop-carried value that nothing else in the loop
-    touches.
-    """
+    """Why the dot's accumulator is no loop-carried value that only the dot touches, or ""."""
     if dot.acc not in loop.carried:
         return "the dot's accumulator is not carried by the loop"
     at = loop.carried.index(dot.acc)
@@ -279,10 +277,12 @@ def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
     return ""
 
 
-def tainted_values(graph: TileGraph, sources: Iterable[Value]) -> set[Value]:
-    """Values that depend on any of `sources`, through loops and branches too:
+def tainted_values(  # noqa: C901 - a case per kind of region
+    graph: TileGraph, sources: Iterable[Value]
+) -> set[Value]:
+    """Values that depend on any of `sources`, through loops and branches too.
 
-    what the load role cannot know.
+    The load role cannot know them.
     """
     bad: set[Value] = set(sources)
     changed = True

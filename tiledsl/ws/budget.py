@@ -1,7 +1,4 @@
-"""Shared memory of a kernel:
-
-one table of buffers with offsets, checked against the target before NVRTC runs.
-"""
+"""Shared memory of a kernel: a table of buffers, checked against the target before NVRTC runs."""
 
 from __future__ import annotations
 
@@ -52,7 +49,8 @@ class SmemPlan:
             return
         largest = max(self.blocks, key=lambda b: b.num_bytes)
         raise ResourceError(
-            f"the kernel needs {self.end_bytes} bytes of shared memory, {target.arch} has {target.smem_bytes}\n"
+            f"the kernel needs {self.end_bytes} bytes of shared memory, "
+            f"{target.arch} has {target.smem_bytes}\n"
             f"{self.table()}",
             loc,
             largest.hint or "use smaller tiles",

@@ -24,6 +24,7 @@ from tiledsl.ws.check_run import RULES
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
 
+MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, NotImplementedError)
 OBLIGATIONS = {
     "balance": "every mbarrier phase gets exactly its arrivals and bytes; nothing is left over",
     "liveness": "no circular wait: with every barrier a counter, one complete run shows that all end",
@@ -88,6 +89,8 @@ def check(graph: TileGraph) -> Certificate:
         _prove(graph, code, made)
     except Fault as fault:
         _record(made, None, fault)
+    except MALFORMED as error:
+        _record(made, None, Fault("liveness", f"the program cannot be run: {error!r}"))
     made.seconds = time.thread_time() - start
     return made
 

@@ -218,11 +218,26 @@ class Run:
             for slots in cta.barriers.values():
                 for b in slots:
                     self._check_balance(b)
+        for t in self.threads:
+            for cursor in t.env.values():
+                if t.single and isinstance(cursor, Cursor):
+                    self._check_released(t, cursor)
+
+    def _check_released(self, t: Thread, cursor: Cursor) -> None:
+        """Every slot that was filled by copies has been given back."""
+        if not any(b.receives for r in cursor.rings for b in t.cta.barriers[r]):
+            return
+        used = {r.name: sum(b.phases for b in t.cta.barriers[r]) for r in cursor.rings}
+        if len(set(used.values())) > 1:
+            counts = ", ".join(f"{name} {n}" for name, n in sorted(used.items()))
+            raise Fault("balance", f"puts and releases differ: {counts} phases")
 
     def _check_balance(self, b: Barrier) -> None:
         if b.tx or b.pending:
             message = f"{b.name} ends in the middle of a phase: {b.pending} of {b.expected} arrivals, {b.tx} bytes open"
             raise Fault("balance", message)
+        if b.receives and b.seen < b.phases:
+            raise Fault("balance", f"nobody waits for copies that {b.name} tells of")
 
     # ------------------------------------------------------------------ control flow
     def region(self, t: Thread, region: Region, args: tuple[Any, ...]) -> Steps:
@@ -302,8 +317,13 @@ class Run:
     def use(self, t: Thread, step: Step) -> None:
         """An op that reads a tile, which must not be in flight."""
         for v in step.operands:
-            self.check_settled(t, v, step.op)
+            self.check_taken(t, v, step.op)
         self.compute(t, step)
+
+    def check_taken(self, t: Thread, v: Value, op: Op) -> None:
+        """Results of wgmmas are read as the results of a wait."""
+        if v in self.code.flight and isinstance(t.env.get(v), int):
+            raise Fault("ordering", f"{v.name} is read without a wait for its wgmma", op)
 
     def check_settled(self, t: Thread, v: Value, op: Op) -> None:
         if v in self.code.flight:
@@ -455,7 +475,7 @@ class Run:
         t.written.append(writer)
 
     def do_write(self, t: Thread, op: smem.Write) -> None:
-        self.check_settled(t, op.value, op)
+        self.check_taken(t, op.value, op)
         self.write(t, t.env[op.smem], op)
 
     def do_write_scalar(self, t: Thread, op: smem.WriteScalar) -> None:
@@ -518,7 +538,7 @@ class Run:
                 slot.state.reads.append(read)
                 t.open.append(read)
             else:
-                self.check_settled(t, v, op)
+                self.check_taken(t, v, op)
         t.env[op.result] = t.committed
 
     def read_by_engine(self, t: Thread, slot: Slot, op: Op) -> None:
@@ -545,10 +565,10 @@ class Run:
             t.env[r] = None
 
     def do_pin(self, t: Thread, op: mma.Pin) -> None:
-        self.check_settled(t, op.value, op)
+        self.check_taken(t, op.value, op)
 
     def do_cluster_reduce(self, t: Thread, op: mma.ClusterReduce) -> Iterator[bool] | None:
-        self.check_settled(t, op.acc, op)
+        self.check_taken(t, op.acc, op)
         if t.reduced:
             raise Fault("cluster", "the buffer of partial sums is used a second time, nothing frees it", op)
         t.reduced = True

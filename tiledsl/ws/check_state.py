@@ -113,7 +113,7 @@ class Barrier:
     """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed."""
 
     __slots__ = (
-        "clock", "done", "expected", "index", "name", "pending", "phases", "seen", "tx", "waits", "zero",
+        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "seen", "tx", "waits", "zero",
     )  # fmt: skip
 
     def __init__(self, name: str, index: int, width: int) -> None:
@@ -128,6 +128,7 @@ class Barrier:
         self.done = self.zero
         self.waits: list[tuple[int, int, int]] = []
         self.seen = 0
+        self.receives = False
 
     def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0) -> None:
         """Arrivals, with bytes to come."""
@@ -142,6 +143,7 @@ class Barrier:
     def receive(self, clock: Clock, num_bytes: int, op: Op) -> None:
         """Bytes of an asynchronous copy."""
         self.tx -= num_bytes
+        self.receives = True
         self.clock = join(self.clock, clock)
         self._complete(op)
 
@@ -177,9 +179,8 @@ class NamedBarrier:
 
     def arrive(self, thread: Thread, num_threads: int, op: Op) -> int:
         """One warpgroup arrives; returns the generation that it takes part in."""
-        last = thread.generations.get(self.id, -1)
-        if last >= 0 and thread.clock[self.index] <= last:
-            message = f"named barrier {self.id}: a warpgroup may arrive twice in one generation"
+        if thread.clock[self.index] < self.generation or thread.generations.get(self.id) == self.generation:
+            message = f"named barrier {self.id}: an arrival may fall into the generation before its own"
             raise Fault("named barriers", message, op)
         if self.count and self.threads != num_threads:
             message = f"named barrier {self.id}: participants disagree, {self.threads} and {num_threads} threads"

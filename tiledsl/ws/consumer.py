@@ -1,12 +1,12 @@
-"""The consumer role:
+"""The consumer role.
 
-gets, asynchronous wgmma of depth P with its drain, ping-pong order, the epilogue and its stores.
+It gets slots, keeps P groups of wgmma in flight and drains them, takes turns in ping-pong order,
+and runs the epilogue with its stores.
 """
 
 from __future__ import annotations
 
 from tiledsl.dtypes import int1
-from tiledsl.dtypes import int32
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
@@ -25,6 +25,7 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.elementwise import element_dtype
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.role import ClusterRank
@@ -34,8 +35,8 @@ from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tma import StoreTile
-from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
@@ -92,9 +93,9 @@ class ConsumerBuilder(RoleBuilder):
             self.end_tiles(loop, body)
             return
         (store,) = [o for o in ops if isinstance(o, Store)]
-        value = store.value.type
+        value = tile_type(store.value, "store")
         undef = self.b.value(Undef(value.shape, value.dtype), "result")
-        zeros = tuple(self.b.value(Constant(0, o.type.dtype), "store_at") for o in store.offsets)
+        zeros = tuple(self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in store.offsets)
         nothing = self.b.value(Constant(0, int1), "has_result")
         loop, body = self.tile_loop((undef, *zeros, nothing))
         assert loop is not None
@@ -126,10 +127,9 @@ class ConsumerBuilder(RoleBuilder):
                         target,
                         tuple(offsets),
                         value,
-                        None,
-                        store.block_shape,
-                        store.squeeze,
-                        chunk,
+                        block_shape=store.block_shape,
+                        squeeze=store.squeeze,
+                        chunk=chunk,
                     )
                 )
                 self.b.add(Yield(()))
@@ -137,10 +137,7 @@ class ConsumerBuilder(RoleBuilder):
                 self.b.add(Yield(()))
 
     def guard_range(self) -> None:
-        """With multicast, the last CTA of a cluster may stand outside of the user's grid:
-
-        it must not store.
-        """
+        """With multicast, the last CTA of a cluster may be outside the grid and must not store."""
         plan = self.plan
         if plan.cluster_size > 1 and plan.split_k == 1:
             pid = self.programs[plan.cluster_axis] if self.programs else None
@@ -150,17 +147,14 @@ class ConsumerBuilder(RoleBuilder):
 
     # ------------------------------------------------------------------ ping-pong
     def enter_ping_pong(self, graph: TileGraph) -> None:
-        """Each warpgroup starts at its own tile:
-
-        it skips the slots of the tiles before; group 0 goes first.
-        """
+        """Each warpgroup skips the slots of the tiles before its own; group 0 goes first."""
         b, n = self.b, self.plan.num_consumers
         index = b.value(WarpgroupIndex(), "warpgroup")
         last = b.value(Compare("eq", index, self.const(n - 1)))
         prime = If(last)
         b.add(prime)
         with b.at(prime.then):
-            b.add(NamedArrive(None, self.order_barrier, 256))
+            b.add(NamedArrive(base=self.order_barrier, num_threads=256))
             b.add(Yield(()))
         with b.at(prime.orelse):
             b.add(Yield(()))
@@ -245,7 +239,10 @@ class ConsumerBuilder(RoleBuilder):
                 # Staging is written in any case: an `if` around it would keep accumulators and
                 # packed results alive side by side.
                 only = self.in_range if self.owner is None else None
-                b.add(StoreTile(tensor, offsets, value, only, op.block_shape, op.squeeze))
+                block, squeeze = op.block_shape, op.squeeze
+                b.add(
+                    StoreTile(tensor, offsets, value, only, block_shape=block, squeeze=squeeze)
+                )
             else:
                 b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze))
 
@@ -278,9 +275,9 @@ class ConsumerBuilder(RoleBuilder):
         return channel.loop
 
     def start_accumulators(self, channel: Channel) -> list[Value]:
-        """Initial carried values;
+        """Initial carried values.
 
-        accumulators that start from zero are left undefined (scale-d clears them).
+        Accumulators that start from zero are left undefined (scale-d clears them).
         """
         loop = self.dot_loop_of(channel).loop
         init = [self.get(v) for v in loop.init]
@@ -357,8 +354,9 @@ class ConsumerBuilder(RoleBuilder):
         self.finish(channel, list(new.results), lower, upper, P)
 
     def dot_loop_deferred(self, channel: Channel) -> None:
-        """As `dot_loop`, with the first iterations peeled and a chunk of the previous tile stored
-        under each.
+        """As `dot_loop`, with chunks of the previous tile stored under the first iterations.
+
+        These iterations are peeled, one for each chunk.
         """
         b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
         step, P = constant_step(loop), plan.mma_depth
@@ -440,17 +438,20 @@ class ConsumerBuilder(RoleBuilder):
 
     def enter_order(self) -> None:
         if self.plan.ping_pong:
-            self.b.add(NamedSync(self.b.value(WarpgroupIndex()), self.order_barrier, 256))
+            me = self.b.value(WarpgroupIndex())
+            self.b.add(NamedSync(me, base=self.order_barrier, num_threads=256))
 
     def finish(
         self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int
     ) -> None:
-        """Hand over the order, drain, release what is still borrowed, and give the results their
-        meaning.
+        """Ends a dot loop: its order is handed over and its results get their meaning.
+
+        The dots are drained, and what is still borrowed is released.
         """
         b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
         if plan.ping_pong:
-            b.add(NamedArrive(self.other_warpgroup(), self.order_barrier, 256))
+            other = self.other_warpgroup()
+            b.add(NamedArrive(other, base=self.order_barrier, num_threads=256))
         values = self.wait(channel, values, 0)
         trips: Value | None = None
         if P > 1 or plan.ping_pong or any(self.dot_loop_of(channel).zero_init):

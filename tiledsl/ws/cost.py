@@ -1,10 +1,8 @@
-"""Cost model of a specialised dot loop: cycles of the slowest CTA, from counts and measured
-constants.
+"""Cost model of a specialised dot loop: cycles of the slowest CTA.
 
 The constants were fitted to kernels of this shape on an H200 (docs/performance.md): what a tile
 costs besides its wgmmas, how busy the tensor core is inside a loop, what L2 and HBM deliver. They
-rank plans; they do not predict
-microseconds to a percent.
+rank plans; they do not predict microseconds to a percent.
 """
 
 from __future__ import annotations
@@ -100,7 +98,8 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     if plan.split_k > 1:
         body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
-    read = p.operand_bytes * (1 + REREAD_SHARE * (p.rereads - 1)) if p.rereads <= 4 else p.operand_bytes
+    again = REREAD_SHARE * (p.rereads - 1) if p.rereads <= 4 else 0
+    read = p.operand_bytes * (1 + again)
     chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
     hbm = (read * chunk + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
     outside = (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize

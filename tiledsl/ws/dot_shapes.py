@@ -12,12 +12,13 @@ from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.ops import mma
 from tiledsl.ir.types import TileType
 
+
 @dataclass(frozen=True)
 class DotShape:
     """How a product [M, N] is cut into instructions.
 
-    swapped: N is the side that is cut into 64-row instructions. split: 0 when the warpgroups share these rows,
-    1 when they share the other side. M, N: the extents, padded to whole instructions.
+    swapped: N is the side that is cut into 64-row instructions. split: 0 when the warpgroups share
+    these rows, 1 when they share the other side. M, N: the extents, padded to whole instructions.
     """
 
     swapped: bool
@@ -68,8 +69,8 @@ def dot_shape(
             found.append((high * wide, len(found), shape))
     if not found:
         raise ResourceError(
-            f"dot(): a {M}x{N} result does not fit the tensor core over {num_warpgroups} warpgroups: "
-            "one side may have at most 256 elements a warpgroup",
+            f"dot(): a {M}x{N} result does not fit the tensor core over {num_warpgroups} "
+            "warpgroups: one side may have at most 256 elements a warpgroup",
             loc,
             "use smaller tiles",
         )

@@ -1,10 +1,9 @@
-"""Fuses elementwise tile ops into `tile.map` loops, so that intermediate tiles never exist as
-register arrays.
+"""Fuses elementwise tile ops into `tile.map` loops.
 
-A tile op joins the loop of its users when all of them are in one loop; otherwise it is the root of
-a loop of its own. Splats, aranges and broadcasts are read inside the loops (scalar, coordinate,
-other index) and never materialised
-unless something that is no loop needs them.
+Intermediate tiles then never exist as register arrays. A tile op joins the loop of its users when
+all of them are in one loop; otherwise it is the root of a loop of its own. Splats, aranges and
+broadcasts are read inside the loops (scalar, coordinate, other index) and never materialised unless
+something that is no loop needs them.
 """
 
 from __future__ import annotations
@@ -119,16 +118,19 @@ class LoopBody:
             self.type.layout,
             tuple(d for _, d in self.inputs),
             (self.type.dtype,),
-            self.body,
+            body=self.body,
             loc=root.loc,
             names=(root.result.name,),
         )
 
     def number_arguments(self) -> None:
         """Gives the body its arguments: elements of the inputs, then the coordinates."""
+        i32 = ScalarType(int32)
         args = list(self.inputs.values())
-        for dim in range(self.type.rank):
-            args.append(self.coords.get(dim) or Value(ScalarType(int32), self.body, 0, f"at_{dim}"))
+        args += [
+            self.coords.get(dim) or Value(i32, self.body, 0, f"at_{dim}")
+            for dim in range(self.type.rank)
+        ]
         for i, a in enumerate(args):
             a.index = i
         self.body.args = args
@@ -154,9 +156,10 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
         if not _fusable(op):
             continue
         users = [u.op for u in graph.users(op.result)]
-        homes: set[int | None] = {owner.get(u.id) if _near(op, u, region, segment) else None for u in users}
+        homes = {owner.get(u.id) if _near(op, u, region, segment) else None for u in users}
+        shape = tile.tile_type(op.result, "fuse").shape
         same_space = all(
-            isinstance(u, VIEWS) or u.result.type.shape == op.result.type.shape
+            isinstance(u, VIEWS) or tile.tile_type(u.result, "fuse").shape == shape
             for u in users
             if _fusable(u)
         )

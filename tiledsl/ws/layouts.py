@@ -21,6 +21,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops import tile_moves
 from tiledsl.ir.ops.control import For
@@ -36,6 +37,7 @@ from tiledsl.ir.ops.tile_asm import InlineAsm
 from tiledsl.ir.types import TileType
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.access_layouts import better_layout
 from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.dot_shapes import accumulator_layout
 from tiledsl.ws.free import VIEWS
@@ -148,16 +150,17 @@ def _derive(op: Op, groups: _Groups) -> bool:
 
 def _propagate(ops: list[Op], groups: _Groups) -> None:
     for _ in range(len(ops) + 1):
-        if not any([_derive(op, groups) for op in ops]):
+        # Every op derives what it can: no short cut.
+        if not sum(_derive(op, groups) for op in ops):
             return
 
 
 def _default(
     ops: list[Op], value: Value, num_warps: int, group: set[Value], facts: AxisFacts
 ) -> Layout:
-    """A coalesced layout for a group:
+    """A coalesced layout for a group.
 
-    vectors along the contiguous dimension of a load or store that touches it.
+    Its vectors lie along the contiguous dimension of a load or store that touches it.
     """
     type_ = value.type
     assert isinstance(type_, TileType)
@@ -201,10 +204,7 @@ def _warp_order(
 
 
 def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str]:
-    """Sets the layout of every register tile under `region`;
-
-    returns a line per inserted conversion.
-    """
+    """Sets the layout of every register tile under `region`; a line per inserted conversion."""
     widen_at_use(graph, region)
     _split_sources(graph, region)
     ops = list(region.walk())
@@ -243,7 +243,33 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
-    return _convert(graph, ops)
+    return _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
+
+
+def _convert_accesses(
+    graph: TileGraph, ops: list[Op], facts: AxisFacts, num_warps: int
+) -> list[str]:
+    """Gives accesses that would touch memory badly a layout of their own."""
+    notes: list[str] = []
+    free = FreeTiles()
+    for op in ops:
+        access = access_of(op)
+        if not isinstance(access, pointer.Load | pointer.Store):
+            continue
+        others = [v for v in access.operands if _is_tile(v) and v is not anchor(access)]
+        if not all(free(v) for v in others) or free(anchor(access)):
+            continue
+        value = anchor(access)
+        have = _layout(value)
+        want = better_layout(access, have, facts, num_warps)
+        if want is None:
+            continue
+        if isinstance(access, pointer.Store):
+            _convert_operand(graph, access, value, want)
+        else:
+            _convert_result(graph, access, value, want, have)
+        notes.append(_note(access, value, have, want))
+    return notes
 
 
 def _size(v: Value) -> int:

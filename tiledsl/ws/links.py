@@ -43,64 +43,85 @@ class Link:
 
 def links(op: Op) -> Iterator[Link]:
     """The links of an op."""
-    match op:
-        case tile.Broadcast():
-            yield Link(op.a, op.result, up=lambda out: _unbroadcast(op, out))
-        case tile.ExpandDims():
-            yield Link(
-                op.a,
-                op.result,
-                down=lambda inner: inner.expand(op.axis),
-                up=lambda out: out.drop(op.axis, keep=False),
-            )
-        case tile.Transpose():
-            inverse = tuple(op.order.index(i) for i in range(len(op.order)))
-            yield Link(
-                op.a,
-                op.result,
-                down=lambda inner: inner.transpose(op.order),
-                up=lambda out: out.transpose(inverse),
-            )
-        case Reduce():
-            for value, result in zip(op.inputs, op.results, strict=True):
-                if isinstance(result.type, TileType):
-                    yield Link(
-                        value, result, down=lambda inner: AxisPlan(inner, op.axes).result
-                    )
-        case tile.Reshape():
-            source = op.a.type
-            assert isinstance(source, TileType)
-            yield Link(
-                op.a,
-                op.result,
-                down=lambda inner: reshape_layout(inner, source.shape, op.shape),
-                up=lambda out: reshape_layout(out, op.shape, source.shape),
-                strict=False,
-            )
-        case Join():
-            for value in (op.a, op.b):
-                yield Link(value, op.result, down=append_pair, up=without_last)
-        case Stack():
-            for value in op.parts:
-                yield Link(
-                    value,
-                    op.result,
-                    down=lambda inner: prepend(inner, len(op.parts)),
-                    up=without_first,
-                )
-        case Unstack():
-            for result in op.results:
-                yield Link(
-                    op.a,
-                    result,
-                    down=without_first,
-                    up=lambda out: prepend(out, len(op.results)),
-                )
-        case Split():
-            for result in op.results:
-                yield Link(op.a, result, down=without_last, up=append_pair)
-        case _:
-            return
+    make = _LINKS.get(type(op))
+    if make is not None:
+        yield from make(op)
+
+
+def _broadcast(op: tile.Broadcast) -> Iterator[Link]:
+    yield Link(op.a, op.result, up=lambda out: _unbroadcast(op, out))
+
+
+def _expand_dims(op: tile.ExpandDims) -> Iterator[Link]:
+    yield Link(
+        op.a,
+        op.result,
+        down=lambda inner: inner.expand(op.axis),
+        up=lambda out: out.drop(op.axis, keep=False),
+    )
+
+
+def _transpose(op: tile.Transpose) -> Iterator[Link]:
+    inverse = tuple(op.order.index(i) for i in range(len(op.order)))
+    yield Link(
+        op.a,
+        op.result,
+        down=lambda inner: inner.transpose(op.order),
+        up=lambda out: out.transpose(inverse),
+    )
+
+
+def _reduce(op: Reduce) -> Iterator[Link]:
+    for value, result in zip(op.inputs, op.results, strict=True):
+        if isinstance(result.type, TileType):
+            yield Link(value, result, down=lambda inner: AxisPlan(inner, op.axes).result)
+
+
+def _reshape(op: tile.Reshape) -> Iterator[Link]:
+    source = op.a.type
+    assert isinstance(source, TileType)
+    yield Link(
+        op.a,
+        op.result,
+        down=lambda inner: reshape_layout(inner, source.shape, op.shape),
+        up=lambda out: reshape_layout(out, op.shape, source.shape),
+        strict=False,
+    )
+
+
+def _join(op: Join) -> Iterator[Link]:
+    for value in (op.a, op.b):
+        yield Link(value, op.result, down=append_pair, up=without_last)
+
+
+def _split(op: Split) -> Iterator[Link]:
+    for result in op.results:
+        yield Link(op.a, result, down=without_last, up=append_pair)
+
+
+def _stack(op: Stack) -> Iterator[Link]:
+    for value in op.parts:
+        yield Link(
+            value, op.result, down=lambda inner: prepend(inner, len(op.parts)), up=without_first
+        )
+
+
+def _unstack(op: Unstack) -> Iterator[Link]:
+    for result in op.results:
+        yield Link(op.a, result, down=without_first, up=lambda out: prepend(out, len(op.results)))
+
+
+_LINKS: dict[type[Op], Callable[..., Iterator[Link]]] = {
+    Join: _join,
+    Reduce: _reduce,
+    Split: _split,
+    Stack: _stack,
+    Unstack: _unstack,
+    tile.Broadcast: _broadcast,
+    tile.ExpandDims: _expand_dims,
+    tile.Reshape: _reshape,
+    tile.Transpose: _transpose,
+}
 
 
 def _unbroadcast(op: tile.Broadcast, out: Layout) -> Layout:

@@ -188,8 +188,8 @@ def list_schedule(
         steps.append(Step("wait", oldest, oldest.id in body.late, len(flight)))
         clock = max(clock, finish[oldest.id])
         done.add(oldest.id)
-        for group in groups.get(oldest.id, ()):
-            steps.append(Step("release", None, oldest.id in body.late, 0, group))
+        late, done_with = oldest.id in body.late, groups.get(oldest.id, ())
+        steps += [Step("release", None, late, 0, group) for group in done_with]
     return tuple(steps), clock
 
 

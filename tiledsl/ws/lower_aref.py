@@ -1,10 +1,9 @@
-"""Lowers arefs and staged stores to mbarriers, cursors, bulk copies and named barriers:
-WARP_SPECIALIZED -> MACHINE.
+"""Lowers arefs and staged stores to the machine: WARP_SPECIALIZED -> MACHINE.
 
+They become mbarriers, cursors, bulk copies and named barriers.
 full barrier: one arrival plus the bytes of the slot. empty barrier: one arrival per consumer warp
 that reads the slot, of every CTA that a multicast load of this CTA writes to. slot = n mod D and
-parity = (n / D) & 1 for the running count
-n, which cursors carry over all tiles.
+parity = (n / D) & 1 for the running count n, which cursors carry over all tiles.
 
 Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering of arefs.
 """
@@ -49,9 +48,9 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.scratch import assign_scratch
+from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.stores import StoreGeometry
-
 
 BARRIER_BYTES = 1024
 """Room for mbarriers and alignment."""
@@ -112,7 +111,9 @@ class Lowering:
         # After the barriers of the staging slabs and of the ping-pong order.
         named = STORE_BARRIER + 2 * plan.num_consumers
         for role in graph.find(Role):
-            if not role.single_thread:
+            if role.single_thread:
+                refuse_cooperation(role)
+            else:
                 assign_scratch(graph, role, self.smem, self.b, named)
         self.smem.check(self.target, creates[0].loc if creates else None)
         self.setup(arrays)
@@ -299,8 +300,9 @@ class Lowering:
 
     # ------------------------------------------------------------------ role level
     def cursor(self, role: Role, ring: Value, kind: str) -> Value:
-        """The role's cursor of a ring ('move', and 'release' where releases lag behind), made at
-        the role's start.
+        """The role's cursor of a ring, made at the role's start.
+
+        'move', and 'release' where releases lag behind.
         """
         if kind == "release" and self.plan.mma_depth == 1:
             kind = "move"
@@ -453,11 +455,11 @@ class Lowering:
             start = g.start(chunk)
             value = self.chunk_value(b, op, start)
             b.add(tma.StoreWait(plan.store_buffers - 1))
-            b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
+            b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
             slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
             b.add(smem.Write(slot, value, start, per_warpgroup=plan.warpgroups_per_tile > 1))
             b.add(barrier.AsyncFence())
-            b.add(barrier.NamedSync(group, STORE_BARRIER, 128))
+            b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
             coords: list[Value] = []
             for d in dims:
                 assert d is not None

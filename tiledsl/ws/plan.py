@@ -134,10 +134,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the planner gives the compiler:
-
-    the plan and constexprs, or the reasons for the single-role kernel.
-    """
+    """What the planner gives: plan and constexprs, or why there is only the single-role kernel."""
 
     plan: Plan | None
     constants: tuple[tuple[str, int], ...] = ()

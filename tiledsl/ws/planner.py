@@ -1,7 +1,4 @@
-"""Chooses a plan:
-
-enumerates legal ones for a tile, prices them, honours overrides, explains refusals.
-"""
+"""Chooses a plan: lists the legal ones of a tile, prices them, honours overrides or refuses."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from dataclasses import dataclass
 from dataclasses import replace
 from math import prod
 
+from tiledsl.dtypes import DType
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.memory import Store
@@ -291,6 +289,7 @@ class Planner:
         )
         plan = replace(plan, deferred=deferred)
         slot = self.slot_bytes(tile)
+        depth = 0
         for buffers in (2, 1) if not plan.ping_pong else (1,):
             staging = self.staging_bytes(plan, tile, p) * buffers
             owned = -(-plan.num_consumers // plan.split_k)
@@ -419,8 +418,9 @@ class Planner:
 
 
 def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
-    """Staging geometry of each store by op id (all alike), and a line per store that writes from
-    registers.
+    """Staging geometry of each store by op id (all alike).
+
+    And a line per store that writes from registers.
     """
     out: dict[int, StoreGeometry] = {}
     notes: list[str] = []
@@ -442,7 +442,7 @@ def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeo
     return out, notes
 
 
-def _dtypes() -> dict[int, object]:
+def _dtypes() -> dict[int, DType]:
     from tiledsl.dtypes import bfloat16
     from tiledsl.dtypes import float8e4nv
     from tiledsl.dtypes import float32

@@ -1,6 +1,7 @@
 """Shared memory for ops by which the threads of a role exchange data: reductions, scans, sorts.
 
-An op asks through `scratch_bytes()` once its operands have layouts; it gets a buffer of its own, one
+An op asks through `scratch_bytes()` once its operands have layouts; it gets a buffer of its own,
+one
 part for each instance of the role, the role's named barriers, and whether a barrier has to precede
 its writes because the same op may still be read in the iteration before.
 """
@@ -11,6 +12,7 @@ from typing import Any
 from typing import cast
 
 from tiledsl.dtypes import uint8
+from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
@@ -24,7 +26,7 @@ from tiledsl.ws.budget import SmemPlan
 ALIGN_BYTES = 128
 POOL_ALIGN_BYTES = 1024
 SMALL_BYTES = 1024
-"""Ops that need no more have shared memory of their own; larger ones share one buffer, with a barrier before."""
+"""Ops that need no more have shared memory of their own; larger ones share one buffer."""
 
 
 def assign_scratch(
@@ -62,6 +64,18 @@ def assign_scratch(
             _assign(graph, role, op, top, at, barrier, guarded=again or _may_run_again(graph, op))
 
 
+def refuse_cooperation(role: Role) -> None:
+    """A single thread cannot exchange data with others.
+
+    Raises:
+        ScheduleError: an op of the role would wait for threads that do not run it.
+    """
+    for op in role.body.walk():
+        if hasattr(op, "scratch_bytes"):
+            name = op.opcode.rpartition(".")[2]
+            raise ScheduleError(f"the addresses of loads depend on a {name} of a tile", op.loc)
+
+
 def scratch_bytes(role: Role) -> int:
     """Bytes that `assign_scratch` will take for a role, alignment included."""
     sizes = [padded_bytes(op) for op in role.body.walk() if requested_bytes(op)]
@@ -96,7 +110,7 @@ def _is_alone(op: Op, wanting: list[Op]) -> bool:
 
 
 def _assign(
-    graph: TileGraph, role: Role, op: Any, top: Builder, at: int, barrier: int, *, guarded: bool
+    graph: TileGraph, role: Role, op: Op, top: Builder, at: int, barrier: int, *, guarded: bool
 ) -> None:
     num_bytes = padded_bytes(op)
     type_ = SmemType((num_bytes,), uint8, 0, 0)

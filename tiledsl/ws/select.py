@@ -1,5 +1,4 @@
-"""From a launch to ranked plans: probes the kernel once, prices tiles and plans, lowers the
-winners.
+"""From a launch to ranked plans: probes the kernel once, prices, and lowers the winners.
 
 `tl.auto` constexprs are followed into the dot's dimensions; those of the winner replace the
 probe's.
@@ -14,6 +13,7 @@ from dataclasses import field
 from math import prod
 from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 
@@ -75,11 +75,20 @@ class Launch:
 class RequestLike(Protocol):
     """What selection reads of a compile request."""
 
-    specs: Mapping[str, Spec]
-    constants: Mapping[str, object]
-    launch: Launch
-    overrides: Overrides
-    target: Target
+    @property
+    def specs(self) -> Mapping[str, Spec]: ...
+    @property
+    def constants(self) -> Mapping[str, object]: ...
+    @property
+    def launch(self) -> Launch: ...
+    @property
+    def overrides(self) -> Overrides: ...
+    @property
+    def target(self) -> Target: ...
+
+
+RequestT = TypeVar("RequestT", bound=RequestLike)
+Lower = Callable[[RequestT, Mapping[str, object]], TileGraph]
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class Choice:
 class Ranking:
     """Plans of one launch, cheapest first; graphs are lowered when a plan is taken.
 
-    graph: for the single-role kernel. declined: why nothing is specialised, when there are no plans.
+    graph: for the single-role kernel. declined: why nothing is specialised, if there are no plans.
     """
 
     graph: TileGraph
@@ -114,12 +123,10 @@ class Ranking:
         return None
 
 
-def choose(
-    request: Any, lower: Callable[[Any, Mapping[str, object]], TileGraph]
-) -> Ranking:
+def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     """The plans of a launch, or the reasons why the kernel is not specialised."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
-    probe = {k: AutoInt(_first(k, v), k) if k in autos else v for k, v in request.constants.items()}
+    probe = {k: AutoInt(_first(k, autos[k]), k) if k in autos else v for k, v in request.constants.items()}
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
@@ -160,15 +167,15 @@ def _first(name: str, auto: Auto) -> int:
 
 
 def _single_graph(
-    request: Any,
-    lower: Callable[[Any, Mapping[str, object]], TileGraph],
+    request: RequestT,
+    lower: Lower[RequestT],
     graph: TileGraph,
     autos: Mapping[str, Auto],
     fixed: Mapping[str, object],
 ) -> TileGraph:
-    """The graph for the single-role kernel:
+    """The graph for the single-role kernel.
 
-    autos that feed a dot take what one or two warpgroups hold well.
+    Autos that feed a dot take what one or two warpgroups hold well.
     """
     if not autos:
         return graph
@@ -203,7 +210,7 @@ class _Selector:
 
     def __init__(
         self,
-        request: Any,
+        request: RequestLike,
         graph: TileGraph,
         analysis: Analysis,
         autos: Mapping[str, Auto],
@@ -219,7 +226,8 @@ class _Selector:
         unknown = [k for k in autos if k not in self.dims and not autos[k].choices]
         if unknown:
             raise SyntaxNotSupported(
-                f"tl.auto: constexpr {unknown[0]} is no tile dimension of a dot, so there is no model to pick it by",
+                f"tl.auto: constexpr {unknown[0]} is no tile dimension of a dot, "
+                "so there is no model to pick it by",
                 hint=f"give choices, tl.auto(64, 128), or a value for {unknown[0]}",
             )
         dot = analysis.loops[0].dots[0]

@@ -1,7 +1,9 @@
 """Dots of a single-role kernel: operands to shared memory, a barrier, the tensor core, a barrier.
 
-Small sides are padded to whole instructions: rows and columns beyond the product are computed and never read, the
-padding of K is zero. What wgmma wants K-major (8-bit and TF32 operands) is transposed on its way to shared memory.
+Small sides are padded to whole instructions: rows and columns beyond the product are computed and
+never read, the
+padding of K is zero. What wgmma wants K-major (8-bit and TF32 operands) is transposed on its way
+to shared memory.
 """
 
 from __future__ import annotations
@@ -107,20 +109,23 @@ class DotLowering:
         elif dtype.name == "f32":
             result = self.in_tf32(b, op)
         else:
-            result = self.multiply(b, op, [self.staged(b, op, op.a, op.b)], op.acc, None)
+            result = self.multiply(b, op, [self.staged(b, op)], op.acc, None)
         self.graph.replace_uses(op.result, result)
         self.graph.erase(op)
 
     def in_tf32(self, b: Builder, op: mma.Dot) -> Value:
         """One product of rounded operands, or three whose sum is as accurate as f32."""
-        highs = [self.mapped(b, v, "tf32_high") for v in (op.a, op.b)]
-        if op.precision == "tf32":
-            pairs = [self.staged(b, op, highs[0], highs[1])]
-        else:
-            lows = [self.mapped(b, v, "tf32_low") for v in (op.a, op.b)]
-            a_high, b_high = self.staged(b, op, highs[0], highs[1])
-            a_low, b_low = self.staged(b, op, lows[0], lows[1], slot=1)
-            pairs = [(a_low, b_high), (a_high, b_low), (a_high, b_high)]
+        parts = ("tf32_high",) if op.precision == "tf32" else ("tf32_high", "tf32_low")
+        left, right = (
+            [
+                self.stage_side(b, op, self.mapped(b, value, name), side, slot=slot)
+                for slot, name in enumerate(parts)
+            ]
+            for side, value in enumerate((op.a, op.b))
+        )
+        pairs = [(left[0], right[0])]
+        if len(parts) > 1:  # small products first
+            pairs = [(left[1], right[0]), (left[0], right[1]), *pairs]
         return self.multiply(b, op, pairs, op.acc, None)
 
     def promoted(self, b: Builder, op: mma.Dot) -> Value:
@@ -129,7 +134,7 @@ class DotLowering:
         acc_type = _tile(op.acc)
         for first in range(0, K, op.promote):
             count = min(op.promote, K - first)
-            pair = self.staged(b, op, op.a, op.b, first=first, count=count)
+            pair = self.staged(b, op, first=first, count=count)
             fresh = b.value(tile.Undef(acc_type.shape, acc_type.dtype), "partial")
             fresh.type = acc_type
             never = b.value(Constant(0, int1))
@@ -167,22 +172,28 @@ class DotLowering:
 
     # ------------------------------------------------------------------ staging
     def staged(
+        self, b: Builder, op: mma.Dot, *, first: int = 0, count: int = 0
+    ) -> tuple[Value, Value]:
+        """Both operands in shared memory: K elements `first` to `first + count` (all when 0)."""
+        return (
+            self.stage_side(b, op, op.a, 0, first=first, count=count),
+            self.stage_side(b, op, op.b, 1, first=first, count=count),
+        )
+
+    def stage_side(
         self,
         b: Builder,
         op: mma.Dot,
-        left: Value,
-        right: Value,
+        value: Value,
+        side: int,
         *,
         slot: int = 0,
         first: int = 0,
         count: int = 0,
-    ) -> tuple[Value, Value]:
-        """Both operands in shared memory: K elements `first` to `first + count` (all when 0)."""
+    ) -> Value:
+        """A form of one operand; slot: which form it is, where there are several."""
         shape = shape_of_dot(op, self.groups)
-        return (
-            self.stage(b, op, left, shape, 0, slot=slot, first=first, count=count),
-            self.stage(b, op, right, shape, 1, slot=slot, first=first, count=count),
-        )
+        return self.stage(b, op, value, shape, side, slot=slot, first=first, count=count)
 
     def stage(
         self,
@@ -262,7 +273,7 @@ class DotLowering:
             inner.parent = body
             body.ops.append(inner)
         follows = (tuple(range(type_.rank)),) * len(inputs)
-        new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body)
+        new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
 
 

@@ -1,8 +1,8 @@
-"""The single-role kernel: every warp runs the whole program. Always possible; the fallback and the
-ablation baseline.
+"""The single-role kernel: every warp runs the whole program.
 
-Dot operands go from registers to shared memory, the CTA synchronises, and the tensor core runs to
-completion before anything else happens. Layout conversions take the same way.
+Always possible; the fallback and the ablation baseline. Dot operands go from registers to shared
+memory, the CTA synchronises, and the tensor core runs to completion before anything else happens.
+Layout conversions take the same way.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
 
-
-DOT_REGISTERS = {1: 192, 2: 192, 4: 96}
+DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 """Registers of a thread that dots may take, by warpgroups of the CTA."""
 
 
@@ -78,7 +77,7 @@ def plan_single(graph: TileGraph, num_warps: int | None) -> SinglePlan:
 
 
 def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
-    """Registers of a thread for the accumulators of a dot and its operands, as far as they weigh."""
+    """Registers of a thread for the accumulators and operands of a dot."""
     acc, a, b = dot.acc.type, dot.a.type, dot.b.type
     assert isinstance(acc, TileType)
     assert isinstance(a, TileType)
@@ -88,6 +87,8 @@ def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
     accumulators = shape.registers(num_warpgroups) * prod(acc.shape[:-2])
     copies = 2 if a.dtype.is_fp8 and dot.promote else 1
     operand_bytes = a.num_elements * a.dtype.bytes + b.num_elements * b.dtype.bytes
+    if a.dtype.name == "f32" and dot.precision != "tf32":
+        operand_bytes *= 2
     return copies * accumulators + operand_bytes // (4 * 128 * num_warpgroups)
 
 

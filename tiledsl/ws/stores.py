@@ -49,7 +49,10 @@ def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
     """The staging of a store, or the reason why it writes straight from registers."""
     t = tensor_type(store.tensor, "store")
     if not t.tma or t.inner_dim is None:
-        return "the output has no legal tensor map (base or stride alignment, or no dimension of stride 1)"
+        return (
+            "the output has no legal tensor map "
+            "(base or stride alignment, or no dimension of stride 1)"
+        )
     kept = [d for d in range(t.rank) if d not in store.squeeze]
     value = store.value.type
     assert isinstance(value, TileType)

@@ -1,7 +1,9 @@
 """Casts that are made again where they are used.
 
-A narrow tile that was loaded takes half or a quarter of the registers of its wide form; widening an element is one
-instruction or none. So every use gets a cast of its own, which joins the use's loop, and reductions widen as they read.
+A narrow tile that was loaded takes half or a quarter of the registers of its wide form; widening
+an element is one
+instruction or none. So every use gets a cast of its own, which joins the use's loop, and
+reductions widen as they read.
 """
 
 from __future__ import annotations

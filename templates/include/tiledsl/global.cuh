@@ -188,6 +188,20 @@ TDSL_FN void cas_lanes(Y& old, const X& compare, const X& x, bool first, F at) {
     put_raw(old, i, cas_one<OP>(lane.p, get_raw(compare, i), get_raw(x, i), first && is_in(lane)));
   }
 }
+// Elements that one of several threads has, to the others: out, and after a barrier in. Thread. ISA: st.shared.
+template <int N, class X, class F, class G>
+TDSL_FN void share_out(const X& x, u32 scratch, bool first, F index, G held) {
+  using T = decltype(get_raw(x, 0));
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (first && held(i)) st_shared<T>(scratch + index(i) * sizeof(T), get_raw(x, i));
+  }
+}
+template <int N, class X, class F, class G> TDSL_FN void share_in(X& x, u32 scratch, F index, G held) {
+  using T = decltype(get_raw(x, 0));
+#pragma unroll
+  for (int i = 0; i < N; ++i) put_raw(x, i, ld_shared<T>(scratch + (held(i) ? index(i) : 0) * sizeof(T)));
+}
 // Updates whose old values nobody wants, V neighbours at once. Thread. ISA: red.
 template <int N, int V, class OP, class X, class F> TDSL_FN void red_lanes(const X& x, bool first, F at) {
 #pragma unroll

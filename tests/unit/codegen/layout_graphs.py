@@ -62,7 +62,7 @@ class Case:
         offsets = tuple(k.c(o) for o in self.offsets)
         v = k.tile(memory.Load(x, offsets, block_shape=self.shape), self.first, "block")
         if self.second is not None:
-            buffer = k.b.value(smem.Buffer(type_=type_, offset_bytes=0), "buffer")
+            buffer = k.b.value(smem.Buffer(type_, 1, offset_bytes=0), "buffer")
             k.op(smem.Write(buffer, v, start=self.start))
             k.op(barrier.CtaSync())
             source = k.b.value(smem.View(buffer, (1, 0))) if self.transposed else buffer

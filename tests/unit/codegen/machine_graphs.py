@@ -173,8 +173,8 @@ def single_role_dot(M: int = 64, N: int = 64, K: int = 64) -> TileGraph:
     a, b = k.arg("a", type_), k.arg("b", type_)
     out = k.arg("c", TensorType(2, dt.float32, 1, True, 16))
     zero = k.c(0)
-    a_smem = k.b.value(smem.Buffer(type_=a_type, offset_bytes=0), "a_smem")
-    b_smem = k.b.value(smem.Buffer(type_=b_type, offset_bytes=a_type.bytes), "b_smem")
+    a_smem = k.b.value(smem.Buffer(a_type, 1, offset_bytes=0), "a_smem")
+    b_smem = k.b.value(smem.Buffer(b_type, 1, offset_bytes=a_type.bytes), "b_smem")
     a_tile = k.tile(
         memory.Load(a, (zero, zero), block_shape=(M, K)), blocked((M, K), 4, vector=8), "a_tile"
     )

@@ -121,7 +121,7 @@ def accumulator_kernel(*, reused: bool) -> Kernel:
     k = Kernel("k", num_threads=128, smem_bytes=16384)
     out = k.arg("out", TensorType(2, dt.float32, 1, True, 16))
     buffers = [
-        k.b.value(smem.Buffer(type_=SmemType((64, 64), dt.bfloat16, 1), offset_bytes=8192 * i), n)
+        k.b.value(smem.Buffer(SmemType((64, 64), dt.bfloat16, 1), 1, offset_bytes=8192 * i), n)
         for i, n in enumerate("ab")
     ]
     acc = k.tile(tile.Splat(k.c(0.0, dt.float32), (64, 64)), mma_accumulator(64, 64), "acc")

@@ -16,7 +16,7 @@ from tiledsl.ir.ops.tile import tile_type
 
 @dataclass(frozen=True)
 class AsmContext:
-    """A loop over groups of registers. outputs: declarations; results: statements that unpack them."""
+    """A loop over groups of registers. outputs: declarations; results: unpacking statements."""
 
     count: int
     pack: int

@@ -15,7 +15,11 @@ from tiledsl.codegen.contexts.pointer import first_copy
 from tiledsl.codegen.contexts.pointer import first_thread
 from tiledsl.codegen.contexts.pointer import raw_element
 from tiledsl.codegen.contexts.pointer import shared
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import dim_name
+from tiledsl.codegen.contexts.tile import thread_coordinate
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.registry import emits
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -103,7 +107,7 @@ def rmw_lanes(op: ops.RmwLanes, e: Emission, body: str) -> LanesContext:
         call = f"rmw_lanes<{count}, {policy}>({e.name(op.result)}, {arguments});"
     else:
         call = f"red_lanes<{count}, {op.width}, {policy}>({arguments});"
-    return LanesContext(at, body, call, before(op, e), after(op, e))
+    return LanesContext(at, body, call, before(op, e), share(op, e))
 
 
 @emits("atomic.cas_lanes")
@@ -116,4 +120,30 @@ def cas_lanes(op: ops.CasLanes, e: Emission, body: str) -> LanesContext:
         f"cas_lanes<{op.layout.num_regs}, {policy}>"
         f"({e.name(op.result)}, {values}, {first_copy(e, op.layout)}, {at});"
     )
-    return LanesContext(at, body, call, before(op, e), after(op, e))
+    return LanesContext(at, body, call, before(op, e), share(op, e))
+
+
+def share(op: Tile, e: Emission) -> str:
+    """Statements after an update: the old elements to all that hold copies, and an acquire."""
+    tail = after(op, e)
+    if op.scratch is None or not e.users(op.result):
+        return tail
+    layout, name = op.layout, e.name(op.result)
+    terms: list[str] = []
+    inside: list[str] = []
+    weight = 1
+    for dim in reversed(range(layout.rank)):
+        thread = thread_coordinate(e, layout, dim, dim_name(dim, layout.rank))
+        place = add(thread, register_part(layout, dim))
+        terms.append(f"({place}) * {weight}" if weight > 1 else place)
+        if layout.padded_shape[dim] > op.shape[dim]:
+            inside.append(f"{place} < {op.shape[dim]}")
+        weight *= op.shape[dim]
+    sync = sync_text(e, op.barrier)
+    index = f"[&](int i) {{ return {' + '.join(terms)}; }}"
+    held = f"[&](int i) {{ return {' && '.join(inside) or 'true'}; }}"
+    arguments = f"{name}, {e.text(op.scratch)}"
+    write = f"share_out<{layout.num_regs}>({arguments}, {first_copy(e, layout)}, {index}, {held});"
+    read = f"share_in<{layout.num_regs}>({arguments}, {index}, {held});"
+    lines = [sync if op.guarded else "", write, sync, read, tail]
+    return "\n".join(line for line in lines if line)

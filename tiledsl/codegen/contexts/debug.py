@@ -30,7 +30,7 @@ class PrintContext:
 
 @emits("debug.print")
 def print_(op: ops.Print, e: Emission) -> PrintContext:
-    """`if (warp == 0 && lane == 0) printf("pid (%d, %d, %d) n: %d\\n", ...);`."""
+    """One thread prints: `if (warp == 0 && lane == 0) printf("pid (%d, %d, %d) n: %d", ...);`."""
     lines: list[str] = []
     if not op.values:
         lines.append(f"if ({first_thread(e)}) {_call(op.prefix, '', '', '')}")

@@ -24,8 +24,9 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
-from tiledsl.ir.ops.pointer import Lanes
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.elementwise_library import Function
+from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.types import ScalarType
 
 _EXACT = frozenset(
@@ -255,6 +256,12 @@ def bitcast(op: ops.Bitcast, e: Emission) -> Expression:
         text = f"({memory_type(source)}){e.atom(op.a)}"
     wrap = "to_float({})" if is_packed(target) and target.is_float else ""
     return CallContext(wrap, True, f"bits_as<{memory_type(target)}>", text)
+
+
+@emits("elementwise.hint")
+def hint(op: Hint, e: Emission) -> None:
+    """The operand itself."""
+    e.bind(op.result, e.text(op.a), atomic=e.atom(op.a) == e.text(op.a))
 
 
 # ---------------------------------------------------------------------- unary

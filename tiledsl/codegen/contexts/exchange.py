@@ -1,7 +1,7 @@
 """Ops that move elements between threads through shared memory, and joins and splits of registers.
 
-The scratch holds a tile in row-major order; chunks of 16 bytes are permuted inside of lines of 128, so that neither
-rows nor columns meet in one bank.
+The scratch holds a tile in row-major order; chunks of 16 bytes are permuted inside of lines of
+128, so that neither rows nor columns meet in one bank.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def coordinates(e: Emission, type_: TileType) -> list[str]:
 
 
 def inside_tile(e: Emission, type_: TileType, coords: Sequence[str], *, once: bool) -> list[str]:
-    """Conditions for register `i` to hold an element of the tile; once: in the first of its copies."""
+    """Conditions for register `i` to hold an element; once: in the first of its copies."""
     layout = e.layout(type_)
     conditions = [
         f"{c} < {n}"
@@ -84,10 +84,7 @@ def flat_index(coords: Sequence[str], shape: Sequence[int]) -> str:
     """Row-major position of coordinates."""
     text = ""
     for c, n in zip(coords, shape, strict=True):
-        if not text or text == "0":
-            text = c
-        else:
-            text = f"({text}) * {n} + {c}"
+        text = c if not text or text == "0" else f"({text}) * {n} + {c}"
     return text or "0"
 
 
@@ -114,7 +111,11 @@ def _width(e: Emission, type_: TileType, *multiples: int) -> int:
 
 
 def put_tile(
-    e: Emission, value: Value, scratch: str, shape: Sequence[int], start: Sequence[int] | None = None
+    e: Emission,
+    value: Value,
+    scratch: str,
+    shape: Sequence[int],
+    start: Sequence[int] | None = None,
 ) -> str:
     """Writes a tile into a row-major tile of `shape`, from coordinate `start` on."""
     type_ = tile_type(value, "exchange")
@@ -130,7 +131,12 @@ def put_tile(
 
 
 def get_tile(
-    e: Emission, result: Value, scratch: str, shape: Sequence[int], coords: Sequence[str], width: int
+    e: Emission,
+    result: Value,
+    scratch: str,
+    shape: Sequence[int],
+    coords: Sequence[str],
+    width: int,
 ) -> str:
     """Reads every register from the coordinates of a row-major tile of `shape`."""
     type_ = tile_type(result, "exchange")

@@ -211,4 +211,5 @@ class PinContext:
 @emits("mma.pin")
 def pin(op: ops.Pin, e: Emission) -> PinContext:
     """`pin(x_1, pins_1);`."""
+    assert op.scratch is not None
     return PinContext(e.text(op.value), e.text(op.scratch))

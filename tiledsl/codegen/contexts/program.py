@@ -53,10 +53,7 @@ def count(op: ops.NumPrograms, e: Emission) -> None:
 
 @emits("program.of_tile")
 def of_tile(op: ops.TileToProgram, e: Emission) -> OfTileContext:
-    """`const Program program_1 = program_of_tile<8, 0, 0, 2>(tile_1, grid_0, grid_1.
-
-    Cluster_rank());`.
-    """
+    """The programs of a tile: `const Program program_1 = program_of_tile<8, 0>(tile_1, ...);`."""
     name = e.names.fresh("program")
     for axis, result in enumerate(op.results):
         e.bind(result, f"{name}.axis_{axis}")

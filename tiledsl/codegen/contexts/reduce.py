@@ -121,16 +121,14 @@ def _partials(
     """(declaration, name) of the partial results; they are the result itself where that serves."""
     result = op.results[0]
     regs = plan.result.num_regs
-    if direct and len(op.results) == 1 and isinstance(result.type, TileType):
-        if not is_packed(result.type.dtype):
-            return "", e.name(result, "x")
+    is_tile = isinstance(result.type, TileType) and not is_packed(result.type.dtype)
+    if direct and len(op.results) == 1 and is_tile:
+        return "", e.name(result, "x")
     name = e.names.fresh("part")
     return f"{part} {name}[{regs}];", name
 
 
-def _element(
-    op: ops.Reduce, e: Emission, plan: AxisPlan, masked: str, *, lifted: bool
-) -> str:
+def _element(op: ops.Reduce, e: Emission, plan: AxisPlan, masked: str, *, lifted: bool) -> str:
     """The body of the lambda that gives the elements."""
     of_o, of_r = plan.register_terms()
     parts = [
@@ -141,7 +139,11 @@ def _element(
     if not masked:
         return f"return {element_text(e, op.inputs, op.dtypes, index)};"
     element = element_text(e, op.inputs, op.dtypes, "i")
-    value = f"maybe({masked}, {element})" if lifted else f"{masked} ? {element} : {neutral(op.kind, op.dtypes)}"
+    value = (
+        f"maybe({masked}, {element})"
+        if lifted
+        else f"{masked} ? {element} : {neutral(op.kind, op.dtypes)}"
+    )
     return f"const int i = {index}; return {value};"
 
 
@@ -168,19 +170,30 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
         count *= p.size
     lane = index_text("lane", dense_terms(plan.across(Unit.LANE)), 32)
     own = " - ".join(
-        ["warp", *(index_text("warp", ((p.stride, p.size, p.stride),), plan.layout.num_warps) for p in places)]
+        [
+            "warp",
+            *(
+                index_text("warp", ((p.stride, p.size, p.stride),), plan.layout.num_warps)
+                for p in places
+            ),
+        ]
     )
     k_terms: list[tuple[int, int, int]] = []
     stride = 1
     for p in places:
         k_terms.append((stride, p.size, p.stride))
         stride *= p.size
-    source = f"{own} + {index_text('k', k_terms, count)}" if own != "warp - warp" else index_text("k", k_terms, count)
+    source = (
+        f"{own} + {index_text('k', k_terms, count)}"
+        if own != "warp - warp"
+        else index_text("k", k_terms, count)
+    )
     sizes = f"{plan.layout.num_warps}, {plan.num_lanes}"
+    from_ = f"[&](int k) {{ return {source}; }}"
     lines = [sync] if op.guarded else []
     lines += [
         f"put_partials<{sizes}>({at}, {name}, warp, {lane});",
         sync,
-        f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, [&](int k) {{ return {source}; }}, {function});",
+        f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, {from_}, {function});",
     ]
     return "\n".join(lines)

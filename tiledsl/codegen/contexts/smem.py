@@ -19,7 +19,6 @@ from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
 from tiledsl.errors import CodegenError
-from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout_moves import is_padded
 from tiledsl.ir.ops import smem as ops
 from tiledsl.ir.ops.smem import smem_type
@@ -159,7 +158,7 @@ def _fragment_write(
 def _row_blocks(
     op: ops.Write, f: Fragment, type_: TileType, dest: SmemType, start: tuple[int, ...]
 ) -> str | None:
-    """Template arguments for the 64-row blocks that are written: none for all, or None if not whole."""
+    """Template arguments for the 64-row blocks to write: none for all, None if not whole."""
     first, extent = start[f.row_dim], dest.shape[f.row_dim]
     if first == 0 and extent == (f.rows if op.per_warpgroup else type_.shape[f.row_dim]):
         return ""
@@ -187,8 +186,10 @@ def _element_write(
     conditions: list[str] = []
     coords: list[str] = []
     # A destination that is larger than the tile keeps what is beyond it.
-    box = dest.shape if own else tuple(
-        min(n, m - s) for n, m, s in zip(dest.shape, type_.shape, start, strict=True)
+    box = (
+        dest.shape
+        if own
+        else tuple(min(n, m - s) for n, m, s in zip(dest.shape, type_.shape, start, strict=True))
     )
     for dim, extent in enumerate(box):
         thread = thread_coordinate(e, layout, dim, dim_name(dim, type_.rank), own_group=own)
@@ -204,7 +205,9 @@ def _element_write(
     kept, sure = registers_inside(layout, start, box, own=own)
     if sure:
         conditions = [c for c in conditions if not c.startswith("inside(")]
-    return replace(context, inside=" && ".join(conditions) or "true", kept="" if kept == "true" else kept)
+    return replace(
+        context, inside=" && ".join(conditions) or "true", kept="" if kept == "true" else kept
+    )
 
 
 @emits("smem.read")

@@ -21,7 +21,7 @@ from tiledsl.ir.ops.tile import tile_type
 
 @dataclass(frozen=True)
 class SortContext:
-    """guard, sync: barriers. keys: the key type's traits. row: keys of a row; first: the run to begin with."""
+    """guard, sync: barriers. keys: their type's traits. row, first: of keys, in a row and run."""
 
     guard: str
     puts: str
@@ -48,7 +48,8 @@ def sort(op: ops.Sort, e: Emission) -> SortContext | None:
     shape = (*source.shape[:-1], op.row)
     coords = coordinates(e, source)
     inside = " && ".join(inside_tile(e, source, coords, once=True)) or "true"
-    put = f"{keys}::put({scratch}, {flat_index(coords, shape)}, get_raw({e.text(op.a)}, i), {inside});"
+    at, raw = flat_index(coords, shape), f"get_raw({e.text(op.a)}, i)"
+    put = f"{keys}::put({scratch}, {at}, {raw}, {inside});"
     out = flat_index(clamped_coordinates(e, type_), shape)
     get = f"put_raw({name}, i, {keys}::get({scratch}, {out}));"
     n, rows = source.shape[-1], source.num_elements // source.shape[-1]

@@ -66,10 +66,7 @@ def prefetch(op: ops.Prefetch, e: Emission) -> MapContext:
 
 @emits("tma.load")
 def load(op: ops.Load, e: Emission) -> LoadContext:
-    """`tma_load(a_1, &a_map, full_1 + 8 * c_1.slot, k_1.
-
-    M_1);` or its multicast and hinted forms.
-    """
+    """`tma_load(a_1, &a_map, full_1 + 8 * c_1.slot, k_1, m_1);`, multicast or with a hint."""
     if op.cache_hint and op.cache_hint not in _HINTS:
         raise CodegenError(
             f"unknown cache hint {op.cache_hint!r}, expected one of {', '.join(_HINTS)}"

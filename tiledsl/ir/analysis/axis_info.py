@@ -29,6 +29,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -290,6 +291,26 @@ def _add(facts: AxisFacts, op: Any) -> AxisInfo:
     return AxisInfo(tuple(axes), every, unit, value, a.positive and b.positive)
 
 
+@_rule(Hint)
+def _hint(facts: AxisFacts, op: Hint) -> AxisInfo:
+    """Stated facts count beside those that were found; a scalar's number divides it."""
+    a = facts.of(op.a)
+    if not a.axes:
+        every = max(a.every, *map(_power_of_two, op.divisibility or (1,)))
+        return AxisInfo((), every, a.unit, a.value, a.positive)
+    axes: list[Axis] = []
+    for dim, x in enumerate(a.axes):
+        stated = [f[dim] if f else 1 for f in (op.contiguity, op.divisibility, op.constancy)]
+        axes.append(
+            Axis(
+                max(x.contiguity, stated[0]),
+                max(x.divisibility, _power_of_two(stated[1])),
+                max(x.constancy, stated[2]),
+            )
+        )
+    return AxisInfo(tuple(axes), a.every, a.unit, a.value, a.positive)
+
+
 @_rule(ew.Sub)
 def _sub(facts: AxisFacts, op: ew.Sub) -> AxisInfo:
     a, b = facts.of(op.a), facts.of(op.b)
@@ -338,7 +359,9 @@ def _div(facts: AxisFacts, op: Any) -> AxisInfo:
     if divisor == 1:
         return a
     if divisor is None or divisor <= 0 or not (a.positive or isinstance(op, ew.Shr)):
-        return _elementwise(facts, op)
+        found = _elementwise(facts, op)
+        # Divisors of indexes are positive.
+        return AxisInfo(found.axes, 1, found.unit, None, a.positive)
     axes: list[Axis] = []
     for dim, x in enumerate(a.axes):
         run = gcd(x.contiguity, divisor, a.axes[dim].divisibility)

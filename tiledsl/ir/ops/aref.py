@@ -44,8 +44,7 @@ class Create(Op, opcode="aref.create", levels=WS, effect=Effect.SYNC):
 
 
 class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
-    """Waits for the next slot to be empty, starts the loads of the body into it, and marks it full
-    when they land.
+    """Waits for an empty slot and starts the loads into it, which mark it full when they land.
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
     entry. Or no loads: yields i32 scalars, one per payload entry of one i32, which the putting
@@ -59,7 +58,7 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     multicast: tuple[bool, ...] = attribute(default=())
     cluster_size: int = attribute(default=1)
     hints: tuple[str, ...] = attribute(default=())
-    body: Region = region()
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         aref_type(self.aref)
@@ -72,9 +71,9 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
 
 
 class Get(Op, opcode="aref.get", levels=WS, effect=Effect.SYNC):
-    """Waits for the next slot to be full and gives its tiles in shared memory;
+    """Waits for the next slot to be full and gives its tiles in shared memory.
 
-    the slot is borrowed until consumed.
+    The slot is borrowed until consumed.
     """
 
     aref: Value = operand()
@@ -94,8 +93,9 @@ class Consumed(Op, opcode="aref.consumed", levels=WS, effect=Effect.SYNC):
 
 
 class Skip(Op, opcode="aref.skip", levels=WS, effect=Effect.SYNC):
-    """Moves this role's position on by `count` slots that another warpgroup of the role gets and
-    consumes.
+    """Moves this role's position on by `count` slots.
+
+    Another warpgroup of the role gets and consumes them.
     """
 
     aref: Value = operand()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
 
 from tiledsl.dtypes import DType
-from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.layout_moves import exchange_bytes
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -79,10 +80,10 @@ class Rmw(Op, opcode="atomic.rmw", effect=Effect.WRITE):
     kind: str = attribute()
     pointer: Value = operand()
     value: Value = operand()
-    mask: Value = operand(default=None)
+    mask: Value | None = operand(default=None)
     sem: str = attribute(default="acq_rel")
     scope: str = attribute(default="gpu")
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=False)
 
@@ -125,7 +126,7 @@ class Cas(Op, opcode="atomic.cas", effect=Effect.WRITE):
     value: Value = operand()
     sem: str = attribute(default="acq_rel")
     scope: str = attribute(default="gpu")
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=False)
 
@@ -177,30 +178,43 @@ def _in_turn(
 
 
 # ---------------------------------------------------------------------- lower levels
-class RmwLanes(Lanes, opcode="atomic.rmw_lanes", levels=LOWER, effect=Effect.WRITE):
+class Update(Lanes):
+    """Base of atomic updates of tiles.
+
+    shared: one thread updates an element that several hold, and hands the old one to the others
+    through shared memory. scratch, barrier, guarded: see `reduce.reduce`.
+    """
+
+    sem: str = attribute(default="acq_rel")
+    scope: str = attribute(default="gpu")
+    shared: bool = attribute(default=False)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (TileType(self.shape, self.dtype, self.layout),)
+
+    def scratch_bytes(self) -> int:
+        """Shared memory for the old elements."""
+        return exchange_bytes(prod(self.shape), self.dtype.bytes) if self.shared else 0
+
+
+class RmwLanes(Update, opcode="atomic.rmw_lanes", levels=LOWER, effect=Effect.WRITE):
     """`atomic.rmw` of a tile, with the computation of its addresses and mask.
 
     width: elements of one vector instruction, which no result may want.
     """
 
-    kind: str = attribute()
-    value: Value = operand()
-    sem: str = attribute(default="acq_rel")
-    scope: str = attribute(default="gpu")
-    body: Region = region()
-
-    def infer_types(self) -> tuple[Type, ...]:
-        return (TileType(self.shape, self.dtype, self.layout),)
+    kind: str = attribute(kw_only=True)
+    value: Value = operand(kw_only=True)
+    scratch: Value | None = operand(default=None)
+    body: Region = region(factory=Region)
 
 
-class CasLanes(Lanes, opcode="atomic.cas_lanes", levels=LOWER, effect=Effect.WRITE):
+class CasLanes(Update, opcode="atomic.cas_lanes", levels=LOWER, effect=Effect.WRITE):
     """`atomic.cas` of a tile, with the computation of its addresses."""
 
-    compare: Value = operand()
-    value: Value = operand()
-    sem: str = attribute(default="acq_rel")
-    scope: str = attribute(default="gpu")
-    body: Region = region()
-
-    def infer_types(self) -> tuple[Type, ...]:
-        return (TileType(self.shape, self.dtype, self.layout),)
+    compare: Value = operand(kw_only=True)
+    value: Value = operand(kw_only=True)
+    scratch: Value | None = operand(default=None)
+    body: Region = region(factory=Region)

@@ -16,10 +16,9 @@ LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
 
 
 class MbarrierArray(Op, opcode="barrier.array", levels=MACHINE, effect=Effect.SYNC):
-    """`depth` mbarriers in shared memory at `offset_bytes`. arrivals: count that completes one
-    parity.
+    """`depth` mbarriers in shared memory at `offset_bytes`.
 
-    Ref: PTX ISA, mbarrier.
+    arrivals: the count that completes one parity. Ref: PTX ISA, mbarrier.
     """
 
     depth: int = attribute()
@@ -51,9 +50,9 @@ class InitFence(Op, opcode="barrier.init_fence", levels=MACHINE, effect=Effect.S
 
 
 class CursorCreate(Op, opcode="barrier.cursor", levels=MACHINE, effect=Effect.SYNC):
-    """A role's position in a ring:
+    """A role's position in a ring, from the running count n of slots.
 
-    slot = n mod depth and parity = (n / depth) & 1 for the running count n.
+    slot = n mod depth and parity = (n / depth) & 1.
     """
 
     depth: int = attribute()
@@ -82,10 +81,9 @@ class CursorSkip(Op, opcode="barrier.skip", levels=MACHINE, effect=Effect.SYNC):
 
 
 class MbarrierWait(Op, opcode="barrier.wait", levels=MACHINE, effect=Effect.SYNC):
-    """Waits until the mbarrier at the cursor's slot completed the cursor's parity (the other one
-    when `invert`).
+    """Waits until the mbarrier at the cursor's slot completed the cursor's parity.
 
-    Ref: PTX ISA, mbarrier.try_wait.parity.
+    invert: the other parity. Ref: PTX ISA, mbarrier.try_wait.parity.
     """
 
     barriers: Value = operand()
@@ -108,7 +106,7 @@ class ExpectTx(Op, opcode="barrier.expect_tx", levels=MACHINE, effect=Effect.SYN
 
 
 class ExpectAll(Op, opcode="barrier.expect_all", levels=MACHINE, effect=Effect.SYNC):
-    """Arrives at every mbarrier of an array and announces `num_bytes` at each (one thread, once)."""
+    """Arrives at every mbarrier of an array, announcing `num_bytes` at each (one thread, once)."""
 
     barriers: Value = operand()
     num_bytes: int = attribute()
@@ -118,8 +116,7 @@ class ExpectAll(Op, opcode="barrier.expect_all", levels=MACHINE, effect=Effect.S
 
 
 class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
-    """One lane of each executing warp arrives at the cursor's mbarrier, in every CTA of the
-    cluster.
+    """One lane of each executing warp arrives at the cursor's mbarrier.
 
     cluster_size: CTAs to tell (1: this CTA only; lane i < cluster_size tells CTA i).
     single_thread: the role is one thread, which arrives itself.
@@ -140,9 +137,9 @@ class NamedSync(Op, opcode="barrier.named_sync", levels=LOWER, effect=Effect.SYN
     Ref: PTX ISA, barrier.sync.
     """
 
-    index: Value = operand(default=None)
-    base: int = attribute()
-    num_threads: int = attribute()
+    index: Value | None = operand(default=None)
+    base: int = attribute(kw_only=True)
+    num_threads: int = attribute(kw_only=True)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -151,9 +148,9 @@ class NamedSync(Op, opcode="barrier.named_sync", levels=LOWER, effect=Effect.SYN
 class NamedArrive(Op, opcode="barrier.named_arrive", levels=LOWER, effect=Effect.SYNC):
     """Arrives at named barrier `base + index` without waiting. Ref: PTX ISA, barrier.arrive."""
 
-    index: Value = operand(default=None)
-    base: int = attribute()
-    num_threads: int = attribute()
+    index: Value | None = operand(default=None)
+    base: int = attribute(kw_only=True)
+    num_threads: int = attribute(kw_only=True)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -184,8 +181,7 @@ class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.S
 
 
 class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effect=Effect.SYNC):
-    """Lets the next kernel of the stream start its prologue, and waits until the one before has
-    finished its memory.
+    """Waits until the kernel before has finished its memory; the next one may start its prologue.
 
     Nothing of global memory is touched before it. Ref: PTX ISA, griddepcontrol.
     """

@@ -51,9 +51,9 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
     step: Value = operand()
     init: tuple[Value, ...] = operands()
     unroll: int = attribute(default=1)
-    unmasked_from: Value = operand(default=None)
-    unmasked_until: Value = operand(default=None)
-    body: Region = region()
+    unmasked_from: Value | None = operand(default=None)
+    unmasked_until: Value | None = operand(default=None)
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         for name in ("lower", "upper", "step"):
@@ -85,8 +85,8 @@ class If(Op, opcode="control.if", effect=Effect.CONTROL):
     """`if condition` with both branches as regions; results are what the taken branch yields."""
 
     condition: Value = operand()
-    then: Region = region()
-    orelse: Region = region()
+    then: Region = region(factory=Region)
+    orelse: Region = region(factory=Region)
     result_types: tuple[Type, ...] = attribute(default=())
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -102,12 +102,12 @@ class If(Op, opcode="control.if", effect=Effect.CONTROL):
 
 
 class While(Op, opcode="control.while", effect=Effect.CONTROL):
-    """`while`: `before` computes (condition, values...) from the carried values, `body` the next carried values."""
+    """`while`: `before` gives (condition, values...) from the carried values, `body` the next ones."""
 
     is_loop = True
     init: tuple[Value, ...] = operands()
-    before: Region = region()
-    body: Region = region()
+    before: Region = region(factory=Region)
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         return tuple(v.type for v in self.init)
@@ -120,9 +120,10 @@ class While(Op, opcode="control.while", effect=Effect.CONTROL):
 
 def same_type(a: Type, b: Type) -> bool:
     """Equal up to a layout that one side does not have yet."""
-    if isinstance(a, TileType) and isinstance(b, TileType):
-        if a.layout is None or b.layout is None:
-            return a.with_layout(None) == b.with_layout(None)
+    if not isinstance(a, TileType) or not isinstance(b, TileType):
+        return a == b
+    if a.layout is None or b.layout is None:
+        return a.with_layout(None) == b.with_layout(None)
     return a == b
 
 

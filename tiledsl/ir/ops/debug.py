@@ -81,9 +81,7 @@ class Assert(Op, opcode="debug.assert", effect=Effect.SYNC):
         wrong = np.argwhere(~np.asarray(condition))
         place = f", first for element {wrong[0].tolist()}" if wrong.size else ""
         detail = f": {self.message}" if self.message else ""
-        raise TileError(
-            f"device_assert failed in program {tuple(machine.program)}{place}{detail}"
-        )
+        raise TileError(f"device_assert failed in program {tuple(machine.program)}{place}{detail}")
 
 
 @builtin
@@ -97,9 +95,7 @@ def device_print(b: Builder, prefix: str, *args: Operand, hex: bool = False) -> 
 
 
 @builtin
-def device_assert(
-    b: Builder, cond: Operand, msg: str = "", mask: Operand | None = None
-) -> None:
+def device_assert(b: Builder, cond: Operand, msg: str = "", mask: Operand | None = None) -> None:
     """Stops the interpreter with an error unless the condition holds where `mask` does.
 
     cond: a scalar or a tile. Compiled kernels leave it out.

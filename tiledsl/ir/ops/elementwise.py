@@ -1,7 +1,11 @@
-"""Elementwise ops on scalars and tiles. Operands have equal types; broadcasting is explicit (tile.splat, tile.broadcast)."""
+"""Elementwise ops on scalars and tiles.
+
+Operands have equal types; broadcasting is explicit (tile.splat, tile.broadcast).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from typing import ClassVar
 
@@ -21,6 +25,9 @@ from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
 ROUNDS_IN_F32 = ("bf16", "f16", "e4m3", "e5m2")
+
+# Arrays of reference semantics are of any dtype, which numpy's overloads do not take.
+_where: Callable[..., Any] = np.where
 
 
 def like(type_: Type, dtype: DType) -> Type:
@@ -59,7 +66,8 @@ class Constant(Op, opcode="elementwise.constant"):
             if self.dtype.is_signed and v >= bits >> 1:
                 v -= bits
             return np.asarray(v, dtype=self.dtype.numpy)
-        return np.asarray(self.value).astype(self.dtype.numpy)
+        with np.errstate(over="ignore"):
+            return np.asarray(self.value).astype(self.dtype.numpy)
 
 
 class Binary(Op):
@@ -117,23 +125,23 @@ class Div(Binary, opcode="elementwise.div"):
 
 
 class FloorDiv(Binary, opcode="elementwise.floordiv"):
-    """a // b on integers, truncating toward zero (Triton's meaning); division by zero gives 0 here."""
+    """a // b on integers, truncating toward zero as Triton does; division by zero gives 0 here."""
 
     allowed = ("int", "uint")
 
     def compute(self, a: Any, b: Any) -> Any:
-        safe = np.where(b == 0, np.ones_like(b), b)
-        return np.where(b == 0, np.zeros_like(a), (a - np.fmod(a, safe)) // safe)
+        safe = _where(b == 0, np.ones_like(b), b)
+        return _where(b == 0, np.zeros_like(a), (a - np.fmod(a, safe)) // safe)
 
 
 class Mod(Binary, opcode="elementwise.mod"):
-    """a % b with the sign of a (C's meaning), for integers and floats; an integer modulo zero gives 0 here."""
+    """a % b with the sign of a, as in C, on integers and floats; an integer modulo 0 is 0 here."""
 
     def compute(self, a: Any, b: Any) -> Any:
         if a.dtype.kind == "f":
             return np.fmod(a, b)
-        safe = np.where(b == 0, np.ones_like(b), b)
-        return np.where(b == 0, np.zeros_like(a), np.fmod(a, safe))
+        safe = _where(b == 0, np.ones_like(b), b)
+        return _where(b == 0, np.zeros_like(a), np.fmod(a, safe))
 
 
 class Min(Binary, opcode="elementwise.min"):
@@ -192,7 +200,7 @@ class Shl(Binary, opcode="elementwise.shl"):
 
 
 class Shr(Binary, opcode="elementwise.shr"):
-    """a >> b on integers, arithmetic when signed; a shift of at least the width behaves as the widest one."""
+    """a >> b on integers, arithmetic when signed; a shift by the width or more is the widest."""
 
     allowed = ("int", "uint")
 
@@ -203,7 +211,10 @@ class Shr(Binary, opcode="elementwise.shr"):
 
 
 class Compare(Op, opcode="elementwise.compare"):
-    """a <predicate> b. predicate: eq, ne, lt, le, gt, ge. Result: i1; comparisons with NaN are false, `ne` true."""
+    """a <predicate> b, with one of eq, ne, lt, le, gt, ge.
+
+    Result: i1; comparisons with NaN are false, `ne` true.
+    """
 
     predicate: str = attribute()
     a: Value = operand()
@@ -218,7 +229,10 @@ class Compare(Op, opcode="elementwise.compare"):
         return (like(self.a.type, int1),)
 
     def evaluate(self, a: Any, b: Any) -> Any:
-        fn = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+        fn = {
+            "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+            "gt": np.greater, "ge": np.greater_equal,
+        }  # fmt: skip
         with np.errstate(invalid="ignore"):
             return fn[self.predicate](wide(a), wide(b))
 
@@ -238,18 +252,19 @@ class Select(Op, opcode="elementwise.select"):
         if not same_type(self.a.type, self.b.type):
             raise TypeMismatch(f"select: operands differ: {self.a.type} and {self.b.type}")
         if not same_type(self.condition.type, like(self.a.type, int1)):
-            raise TypeMismatch(f"select: condition is {self.condition.type}, expected {like(self.a.type, int1)}")
+            wanted = like(self.a.type, int1)
+            raise TypeMismatch(f"select: condition is {self.condition.type}, expected {wanted}")
         return (self.a.type,)
 
     def evaluate(self, condition: Any, a: Any, b: Any) -> Any:
-        return np.where(condition, a, b).astype(np.asarray(a).dtype)
+        return _where(condition, a, b).astype(np.asarray(a).dtype)
 
 
 class Cast(Op, opcode="elementwise.cast"):
     """Converts to another dtype.
 
-    float to smaller float rounds to nearest even (fp8 saturates); float to int truncates toward zero and saturates,
-    NaN gives 0; int to smaller int keeps the low bits; anything to i1 is `x != 0`.
+    float to smaller float rounds to nearest even (fp8 saturates); float to int truncates toward
+    zero and saturates, NaN gives 0; int to smaller int keeps the low bits; anything to i1 is `x != 0`.
     """
 
     a: Value = operand()
@@ -267,15 +282,17 @@ class Cast(Op, opcode="elementwise.cast"):
                 return wide(a) != 0
             if source.is_float and self.dtype.is_int:
                 info = np.iinfo(self.dtype.numpy)
-                x = np.trunc(np.nan_to_num(wide(a).astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+                x = wide(a).astype(np.float64)
+                x = np.trunc(np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf))
                 big = x >= float(info.max)
                 small = x <= float(info.min)
                 out = np.where(big | small, 0.0, x).astype(self.dtype.numpy)
-                return np.where(big, info.max, np.where(small, info.min, out)).astype(self.dtype.numpy)
+                ends = _where(small, info.min, out)
+                return _where(big, info.max, ends).astype(self.dtype.numpy)
             if self.dtype.is_fp8:
                 lim = 448.0 if self.dtype.name == "e4m3" else 57344.0
                 x = wide(a).astype(np.float32)
-                return np.where(np.isnan(x), x, np.clip(x, -lim, lim)).astype(self.dtype.numpy)
+                return _where(np.isnan(x), x, np.clip(x, -lim, lim)).astype(self.dtype.numpy)
             return a.astype(self.dtype.numpy)
 
 
@@ -288,7 +305,9 @@ class Bitcast(Op, opcode="elementwise.bitcast"):
     def infer_types(self) -> tuple[Type, ...]:
         source = element_dtype(self.a, "bitcast")
         if source.bits != self.dtype.bits:
-            raise TypeMismatch(f"bitcast: {source!r} has {source.bits} bits, {self.dtype!r} has {self.dtype.bits}")
+            raise TypeMismatch(
+                f"bitcast: {source!r} has {source.bits} bits, {self.dtype!r} has {self.dtype.bits}"
+            )
         return (like(self.a.type, self.dtype),)
 
     def evaluate(self, a: Any) -> Any:
@@ -303,7 +322,8 @@ class Unary(Op):
 
     def infer_types(self) -> tuple[Type, ...]:
         if element_dtype(self.a, self.opcode).kind not in self.allowed:
-            raise TypeMismatch(f"{self.opcode}: dtype {element_dtype(self.a, self.opcode)!r} is not supported")
+            dtype = element_dtype(self.a, self.opcode)
+            raise TypeMismatch(f"{self.opcode}: dtype {dtype!r} is not supported")
         return (self.a.type,)
 
     def compute(self, a: Any) -> Any:
@@ -451,5 +471,5 @@ def _erf(x: Any) -> Any:
     from math import erf
 
     x = np.asarray(x)
-    flat = np.array([erf(float(v)) if v == v else np.nan for v in x.ravel()])
+    flat = np.array([erf(float(v)) for v in x.ravel()])
     return flat.reshape(x.shape).astype(x.dtype if x.dtype.kind == "f" else float32.numpy)

@@ -244,27 +244,6 @@ def clamp(
 
 # ---------------------------------------------------------------------- hints
 @builtin
-def multiple_of(b: Builder, input: Value, values: object) -> Value:
-    """A hint that values are multiples of a number; the compiler finds out by itself."""
-    del b, values
-    return input
-
-
-@builtin
-def max_contiguous(b: Builder, input: Value, values: object) -> Value:
-    """A hint on how many neighbours are consecutive; the compiler finds out by itself."""
-    del b, values
-    return input
-
-
-@builtin
-def max_constancy(b: Builder, input: Value, values: object) -> Value:
-    """A hint on how many neighbours are equal; the compiler finds out by itself."""
-    del b, values
-    return input
-
-
-@builtin
 def assume(b: Builder, cond: object) -> None:
     """Says that a condition holds; has no effect on results."""
     del b, cond

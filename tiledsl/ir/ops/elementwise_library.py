@@ -1,4 +1,4 @@
-"""The library functions as one op, and as functions of the language: `libdevice.log1p(x)`, `tl.umulhi(a, b)`."""
+"""The library functions as one op, and as functions of the language: `libdevice.log1p(x)`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.dtypes import BY_NAME
 from tiledsl.dtypes import DType
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir import operators
@@ -24,6 +25,7 @@ from tiledsl.ir.op import operands
 from tiledsl.ir.operands import Operand
 from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import common_dtype
+from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_number
 from tiledsl.ir.ops.control import same_type
@@ -34,7 +36,7 @@ from tiledsl.ir.types import Type
 
 
 class Function(Op, opcode="elementwise.function"):
-    """A function of the library (ir/library.py) by name, on operands of the dtypes of one of its signatures."""
+    """A function of the library (ir/library.py), on operands of the dtypes of one signature."""
 
     args: tuple[Value, ...] = operands()
     name: str = attribute()
@@ -92,7 +94,9 @@ def _choose(function: LibraryFunction, args: tuple[Operand, ...], what: str) -> 
             return signature
     got = ", ".join(repr(element_type(x, what)) for x in args)
     forms = " or ".join(f"({', '.join(map(repr, s.args))})" for s in function.signatures[:4])
-    raise TypeMismatch(f"{what}: got ({got}), expected {forms}", hint="cast it first: x.to(tl.float32)")
+    raise TypeMismatch(
+        f"{what}: got ({got}), expected {forms}", hint="cast it first: x.to(tl.float32)"
+    )
 
 
 def _fits(x: Operand, dtype: DType, what: str) -> bool:
@@ -128,7 +132,9 @@ def fdiv(b: Builder, x: Operand, y: Operand, ieee_rounding: bool = False) -> Val
     dtype = common_dtype((x, y), "fdiv()")
     if not dtype.is_float:
         raise TypeMismatch(f"fdiv(): expected floats, got {dtype!r}")
-    return as_value(b, operators.binary(b, "/", as_value(b, x, dtype), as_value(b, y, dtype)), dtype)
+    return as_value(
+        b, operators.binary(b, "/", as_value(b, x, dtype), as_value(b, y, dtype)), dtype
+    )
 
 
 @builtin(methods=ON_VALUES)
@@ -186,3 +192,22 @@ def logical_and(b: Builder, x: Operand, y: Operand) -> Value:
 def logical_or(b: Builder, x: Operand, y: Operand) -> Value:
     """`x or y`, elementwise."""
     return operators.logical(b, "or", as_value(b, x), as_value(b, y))
+
+
+def _host_int_dtype(bitwidth: int, signed: bool) -> DType:
+    names = {False: "u", True: "i"}
+    if bitwidth == 1:
+        return BY_NAME["i1"]
+    found = BY_NAME.get(f"{names[bool(signed)]}{bitwidth}")
+    if found is None:
+        raise TypeMismatch(f"get_int_dtype(): no integer dtype has {bitwidth} bits")
+    return found
+
+
+@builtin(on_host=_host_int_dtype)
+def get_int_dtype(b: Builder, bitwidth: int, signed: bool) -> DType:
+    """The integer dtype of a width and signedness."""
+    del b
+    return _host_int_dtype(
+        compile_time_int(bitwidth, "get_int_dtype(): bitwidth"), bool(unwrap(signed))
+    )

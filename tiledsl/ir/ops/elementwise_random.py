@@ -47,7 +47,7 @@ def _of(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
 
 
 def _bits(b: Builder, x: Value, dtype: DType) -> Value:
-    """The bits of an integer as another integer dtype: reinterpreted when it is as wide, else cast."""
+    """An integer as another integer dtype: reinterpreted when that is as wide, else cast."""
     found = element_type(x, "philox()")
     if found == dtype:
         return x
@@ -87,7 +87,9 @@ def philox(
     else:
         low, high = key, constant(b, 0, uint64)
     words = [_bits(b, c, word) for c in counters]
-    return _philox_rounds(b, words, low, high, compile_time_int(n_rounds, "philox(): n_rounds"), bits)
+    return _philox_rounds(
+        b, words, low, high, compile_time_int(n_rounds, "philox(): n_rounds"), bits
+    )
 
 
 def _philox_rounds(
@@ -110,7 +112,11 @@ def _philox_rounds(
 def randint4x(b: Builder, seed: Operand, offset: Operand, n_rounds: int = N_ROUNDS) -> Four:
     """Four blocks of random uint32 for a block of offsets."""
     value = _integer(b, offset, "randint4x(): offset")
-    low = as_value(b, value, uint32) if element_type(value, "").bits != 32 else _bits(b, value, uint32)
+    low = (
+        as_value(b, value, uint32)
+        if element_type(value, "").bits != 32
+        else _bits(b, value, uint32)
+    )
     zero = _of(b, "*", low, 0)
     high = zero
     if element_type(value, "").bits > 32:

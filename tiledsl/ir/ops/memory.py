@@ -48,7 +48,7 @@ def tensor_type(value: Value, what: str) -> TensorType:
 
 
 class Shape(Op, opcode="memory.shape"):
-    """Extent of dimension `dim` of a tensor, elements. Result: i32 (launches check that it fits)."""
+    """Extent of dimension `dim` of a tensor, elements. Result: i32 (launches check its range)."""
 
     tensor: Value = operand()
     dim: int = attribute()
@@ -80,7 +80,7 @@ class Stride(Op, opcode="memory.stride"):
 
 
 class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
-    """A block of a tensor: element i of the result is tensor[offsets + i], `other` outside the tensor.
+    """A block of a tensor: element i is tensor[offsets + i], or `other` outside the tensor.
 
     offsets: one integer scalar per dimension, elements; may be negative or beyond the end.
     block_shape: one extent per dimension. squeeze: dimensions of block extent 1 that the result
@@ -89,8 +89,8 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
 
     tensor: Value = operand()
     offsets: tuple[Value, ...] = operands()
-    other: Value = operand(default=None)
-    block_shape: tuple[int, ...] = attribute()
+    other: Value | None = operand(default=None)
+    block_shape: tuple[int, ...] = attribute(kw_only=True)
     squeeze: tuple[int, ...] = attribute(default=())
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -111,7 +111,10 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
 
 
 class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
-    """Writes a block of a tensor; elements outside the tensor are dropped. value: tile of the tensor's dtype."""
+    """Writes a block of a tensor; elements outside the tensor are dropped.
+
+    value: tile of the tensor's dtype.
+    """
 
     tensor: Value = operand()
     offsets: tuple[Value, ...] = operands()

@@ -33,9 +33,8 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
-
 FP8_PROMOTION = 128
-"""The tensor core sums fp8 products with about 14 bits; after so many elements of K they go to f32."""
+"""The tensor core sums fp8 products with some 14 bits; after so many elements of K they go to f32."""
 
 
 def accumulator_dtype(operand_dtype: DType) -> DType:
@@ -47,7 +46,7 @@ def product_shape(a: TileType, b: TileType) -> tuple[int, ...]:
     """The shape of a @ b. Raises TypeMismatch."""
     if a.rank != b.rank or a.rank < 2:
         raise TypeMismatch(
-            f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two dimensions each"
+            f"dot(): a has shape {list(a.shape)} and b {list(b.shape)}, expected two axes each"
         )
     if a.shape[:-2] != b.shape[:-2]:
         raise TypeMismatch(
@@ -118,7 +117,7 @@ class Issue(
     a: Value = operand()
     b: Value = operand()
     acc: Value = operand()
-    keep: Value = operand(default=None)
+    keep: Value | None = operand(default=None)
     split: int = attribute(default=0)
     swapped: bool = attribute(default=False)
 
@@ -157,8 +156,7 @@ class Commit(
 class Wait(
     Op, opcode="mma.wait", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.SYNC
 ):
-    """Waits until at most `pending` groups are in flight, and gives accumulators back as readable
-    values.
+    """Waits until at most `pending` groups are in flight; accumulators become readable values.
 
     Ref: PTX ISA, wgmma.wait_group.
     """
@@ -178,7 +176,7 @@ class Pin(Op, opcode="mma.pin", levels=Level.WARP_SPECIALIZED | Level.MACHINE, e
     """
 
     value: Value = operand()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -203,8 +201,8 @@ class ClusterReduce(
     index: Value = operand()
     rank: Value = operand()
     cluster_size: int = attribute()
-    buffer: Value = operand(default=None)
-    barriers: Value = operand(default=None)
+    buffer: Value | None = operand(default=None)
+    barriers: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (self.acc.type, ScalarType(int1))
@@ -226,7 +224,8 @@ def dot(
 ) -> Value:
     """`a @ b`, plus `acc` when given.
 
-    a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else acc's dtype, else float32 (int32 for
+    a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else
+    acc's dtype, else float32 (int32 for
     int8).
     input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"

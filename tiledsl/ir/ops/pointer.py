@@ -121,11 +121,11 @@ class Load(Op, opcode="pointer.load", effect=Effect.READ):
     """
 
     pointer: Value = operand()
-    mask: Value = operand(default=None)
-    other: Value = operand(default=None)
+    mask: Value | None = operand(default=None)
+    other: Value | None = operand(default=None)
     hint: str = attribute(default="")
     volatile: bool = attribute(default=False)
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=False)
 
@@ -162,7 +162,7 @@ class Store(Op, opcode="pointer.store", effect=Effect.WRITE):
 
     pointer: Value = operand()
     value: Value = operand()
-    mask: Value = operand(default=None)
+    mask: Value | None = operand(default=None)
     hint: str = attribute(default="")
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -206,7 +206,7 @@ class Lanes(Op):
     shape: tuple[int, ...] = attribute()
     layout: Layout = attribute()
     follows: tuple[tuple[int | None, ...], ...] = attribute(default=())
-    dtype: DType = attribute()
+    dtype: DType = attribute(kw_only=True)
     masked: bool = attribute(default=False)
     filled: bool = attribute(default=False)
     width: int = attribute(default=1)
@@ -229,7 +229,7 @@ class Lanes(Op):
 class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.READ):
     """`pointer.load` of a tile, with the computation of its addresses and mask."""
 
-    body: Region = region()
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (TileType(self.shape, self.dtype, self.layout),)
@@ -238,8 +238,8 @@ class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.
 class StoreLanes(Lanes, opcode="pointer.store_lanes", levels=LOWER, effect=Effect.WRITE):
     """`pointer.store` of a tile, with the computation of its addresses and mask."""
 
-    value: Value = operand()
-    body: Region = region()
+    value: Value = operand(kw_only=True)
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         if not isinstance(self.value.type, TileType) or self.value.type.shape != self.shape:

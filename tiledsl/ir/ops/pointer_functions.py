@@ -170,17 +170,18 @@ def _pointee(x: object) -> DType:
 
 def _hint(what: str, modifier: str | None, policy: str | None, known: tuple[str, ...]) -> str:
     """The cache operator, or the eviction priority where there is none."""
-    modifier, policy = unwrap(modifier) or "", unwrap(policy) or ""
+    cache: str = unwrap(modifier) or ""
+    priority: str = unwrap(policy) or ""
     allowed = [h for h in known if h and "_" not in h]
-    if modifier.lstrip(".") not in ("", *allowed):
+    if cache.lstrip(".") not in ("", *allowed):
         raise TypeMismatch(
-            f"{what}: cache_modifier {modifier!r} is none of {', '.join('.' + h for h in allowed)}"
+            f"{what}: cache_modifier {cache!r} is none of {', '.join('.' + h for h in allowed)}"
         )
-    if policy not in ("", "evict_first", "evict_last", "evict_normal"):
+    if priority not in ("", "evict_first", "evict_last", "evict_normal"):
         raise TypeMismatch(
-            f"{what}: eviction_policy {policy!r} is none of evict_first, evict_last, evict_normal"
+            f"{what}: eviction_policy {priority!r} is none of evict_first, evict_last, evict_normal"
         )
-    return modifier.lstrip(".") or policy.replace("evict_normal", "")
+    return cache.lstrip(".") or priority.replace("evict_normal", "")
 
 
 def _is_block_pointer(x: object) -> TypeGuard[BlockPointer]:

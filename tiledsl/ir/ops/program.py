@@ -70,7 +70,8 @@ class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED 
     """The program ids (axes 0, 1, 2) of tile `tile` in an L2-friendly order.
 
     group: programs of axis `group_axis` visited together before the other of axes 0 and 1 advances
-    (0: row-major order of the grid); group_axis 2 takes axes 1 and 2 together as one. cluster_axis, cluster_size: the axis along which the CTAs of
+    (0: row-major order of the grid); group_axis 2 takes axes 1 and 2 together as one.
+    cluster_axis, cluster_size: the axis along which the CTAs of
     a cluster sit side by side.
     Results: three i32.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -31,6 +32,9 @@ from tiledsl.target import Target
 
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = tuple[Array, ...]
 
 # Functions with a name: one operand, except the last two, which take (value, index).
 KINDS = ("sum", "prod", "max", "min", "xor", "or", "and", "argmax", "argmin")
@@ -75,7 +79,7 @@ def check_kind(kind: str, dtypes: Sequence[DType], what: str) -> None:
 
 
 def check_body(op: Op, body: Region, dtypes: Sequence[DType], kind: str) -> None:
-    """The form of a combine region: scalar ops without control flow, results of the operands' dtypes."""
+    """The form of a combine region: scalar ops, results of the operands' dtypes."""
     name = op.opcode.partition(".")[2]
     if kind:
         if body.ops:
@@ -107,19 +111,26 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     scalars when none is left. kind: sum, prod, max, min (which ignore NaN), xor, or, and, argmax,
     argmin (of values and i32 indexes; of equal values the smallest index), or empty for `body`,
     whose arguments are one element of each input, then another, and which yields their combination.
-    A float sum is accumulated in f32 (f64) and rounded once.
-    scratch: shared memory, where the elements of several warps meet. barrier: first named barrier of
-    the role, 0 where it is the whole CTA. guarded: whether others may still read the scratch.
+    A float sum is accumulated in f32 (f64) and rounded once. widened: dtypes to which elements are
+    cast first, one for each input; empty for the inputs' own.
+    scratch: shared memory, where the elements of several warps meet. barrier: first named barrier
+    of the role, 0 where it is the whole CTA. guarded: whether others may still read the scratch.
     """
 
     vectorized = True
     inputs: tuple[Value, ...] = operands()
-    scratch: Value = operand(default=None)
-    axes: tuple[int, ...] = attribute()
+    scratch: Value | None = operand(default=None)
+    axes: tuple[int, ...] = attribute(kw_only=True)
     kind: str = attribute(default="")
+    widened: tuple[DType, ...] = attribute(default=())
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
-    body: Region = region()
+    body: Region = region(factory=Region)
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Dtypes in which elements are combined."""
+        return self.widened or tuple(t.dtype for t in combined_types(self.inputs, "reduce"))
 
     def scratch_bytes(self) -> int:
         """Shared memory for the exchange between warps; the operands have layouts."""
@@ -129,7 +140,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         plan = AxisPlan(layout, self.axes)
         if not plan.needs_warps:
             return 0
-        sizes = [exchanged_bytes(t.dtype) for t in types]
+        sizes = [exchanged_bytes(d) for d in self.dtypes]
         if not self.kind and any(layout.padded_shape[a] > types[0].shape[a] for a in self.axes):
             sizes = [1, *sizes]
         return area_bytes(plan.partials(plan.result.num_regs), sizes)
@@ -139,17 +150,18 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         rank = types[0].rank
         if not self.axes or list(self.axes) != sorted(set(self.axes) & set(range(rank))):
             raise TypeMismatch(f"reduce: axes {self.axes} of a tile of rank {rank}")
+        if len(self.dtypes) != len(types):
+            raise TypeMismatch(f"reduce: {len(self.dtypes)} dtypes for {len(types)} tiles")
         if self.kind:
-            check_kind(self.kind, [t.dtype for t in types], "reduce")
+            check_kind(self.kind, self.dtypes, "reduce")
         shape = tuple(n for i, n in enumerate(types[0].shape) if i not in self.axes)
-        return tuple(TileType(shape, t.dtype) if shape else ScalarType(t.dtype) for t in types)
+        return tuple(TileType(shape, d) if shape else ScalarType(d) for d in self.dtypes)
 
     def verify(self, target: Target) -> None:
-        dtypes = [t.dtype for t in combined_types(self.inputs, "reduce")]
-        check_body(self, self.body, dtypes, self.kind)
+        check_body(self, self.body, self.dtypes, self.kind)
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        inputs = arrays[: len(self.inputs)]
+        inputs = [a.astype(d.numpy) for a, d in zip(arrays, self.dtypes, strict=False)]
         if self.kind in _UFUNCS:
             return (self._named(np.asarray(inputs[0])),)
         rank = np.ndim(inputs[0])
@@ -159,11 +171,9 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         while len(parts[0]) > 1:
             pairs = len(parts[0]) // 2 * 2
             left, right = [a[0:pairs:2] for a in parts], [a[1:pairs:2] for a in parts]
-            both = yield from combine(machine, self.kind, self.body, left, right)
-            parts = [
-                np.concatenate([np.broadcast_to(new, old.shape), a[pairs:]])
-                for new, old, a in zip(both, left, parts, strict=True)
-            ]
+            both: Arrays = yield from combine(machine, self.kind, self.body, left, right)
+            rows = zip(both, left, parts, strict=True)
+            parts = [_joined(np.broadcast_to(n, old.shape), a[pairs:]) for n, old, a in rows]
         return tuple(a[0] for a in parts)
 
     def _named(self, a: Any) -> Any:
@@ -176,11 +186,11 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
 
 def combine(
     machine: Machine, kind: str, body: Region, left: Sequence[Any], right: Sequence[Any]
-) -> Any:
-    """Elementwise combination of two lists of arrays, `left` before `right`; a generator of steps."""
+) -> Generator[None, None, Arrays]:
+    """Combines two lists of arrays, `left` before `right`; a generator of steps."""
     dtypes = [np.asarray(x).dtype for x in left]
     if not kind:
-        found = yield from machine.run_region(body, (*left, *right))
+        found: tuple[Any, ...] = yield from machine.run_region(body, (*left, *right))
     elif kind in _UFUNCS:
         with np.errstate(all="ignore"):
             found = (_UFUNCS[kind](wide(left[0]), wide(right[0])),)
@@ -189,9 +199,16 @@ def combine(
     return tuple(np.asarray(x).astype(d) for x, d in zip(found, dtypes, strict=True))
 
 
-def _pick(kind: str, left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, Any]:
+def _joined(first: Array, second: Array) -> Array:
+    return np.concatenate([first, second])
+
+
+def _pick(kind: str, left: Sequence[Array], right: Sequence[Array]) -> Arrays:
     (x, i), (y, j) = left, right
     wx, wy = wide(x), wide(y)
     wins = wx > wy if kind == "argmax" else wx < wy
-    first = wins | ((wx == wy) & (i < j))
-    return np.where(first, x, y), np.where(first, i, j)
+    first: Array = wins | ((wx == wy) & (i < j))
+    best, at = x.copy(), i.copy()
+    np.copyto(best, y, where=~first)
+    np.copyto(at, j, where=~first)
+    return best, at

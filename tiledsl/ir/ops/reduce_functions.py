@@ -154,9 +154,10 @@ def reduce(
     combine_fn: object,
     keep_dims: bool = False,
 ) -> Value | tuple[Value, ...]:
-    """Combines the elements along an axis (all when None) with an associative function, in any order.
+    """Combines the elements along an axis (all when None) with an associative function.
 
-    input: a tile, or a tuple of tiles of one shape that are reduced together. combine_fn: takes one
+    The order is unspecified. input: a tile, or a tuple of tiles of one shape that are reduced
+    together. combine_fn: takes one
     element of each tile, then another, and returns their combination (a tuple for a tuple).
     """
     values, is_tuple = operands_of(input, "reduce()")
@@ -289,7 +290,9 @@ def argmax(
 ) -> Value:
     """The int32 index of the largest element along an axis; of equal elements the first."""
     del tie_break_left
-    return _indexed(b, _ordered(b, input, "argmax()"), axis, "argmax", "argmax()", keep_dims=keep_dims)[1]
+    return _indexed(
+        b, _ordered(b, input, "argmax()"), axis, "argmax", "argmax()", keep_dims=keep_dims
+    )[1]
 
 
 @builtin(methods=(TileType,))
@@ -298,19 +301,25 @@ def argmin(
 ) -> Value:
     """The int32 index of the smallest element along an axis; of equal elements the first."""
     del tie_break_left
-    return _indexed(b, _ordered(b, input, "argmin()"), axis, "argmin", "argmin()", keep_dims=keep_dims)[1]
+    return _indexed(
+        b, _ordered(b, input, "argmin()"), axis, "argmin", "argmin()", keep_dims=keep_dims
+    )[1]
 
 
 @builtin(methods=(TileType,))
 def xor_sum(b: Builder, input: Value, axis: int | None = None, keep_dims: bool = False) -> Value:
     """The exclusive or of integers along an axis, or of all."""
-    return _reduced(b, [_integers(input, "xor_sum()")], axis, "xor", "xor_sum()", keep_dims=keep_dims)[0]
+    return _reduced(
+        b, [_integers(input, "xor_sum()")], axis, "xor", "xor_sum()", keep_dims=keep_dims
+    )[0]
 
 
 @builtin(methods=(TileType,))
 def reduce_or(b: Builder, input: Value, axis: int | None = None, keep_dims: bool = False) -> Value:
     """The bitwise or of integers or bools along an axis, or of all."""
-    return _reduced(b, [_integers(input, "reduce_or()")], axis, "or", "reduce_or()", keep_dims=keep_dims)[0]
+    return _reduced(
+        b, [_integers(input, "reduce_or()")], axis, "or", "reduce_or()", keep_dims=keep_dims
+    )[0]
 
 
 def _integers(x: Value, what: str) -> Value:

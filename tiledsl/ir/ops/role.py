@@ -37,7 +37,7 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     grow: bool = attribute(default=False)
     instances: int = attribute(default=1)
     single_thread: bool = attribute(default=False)
-    body: Region = region()
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -45,11 +45,11 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     def verify(self, target: Target) -> None:
         if self.num_warpgroups % self.instances:
             raise VerifyError(
-                f"role {self.name}: {self.num_warpgroups} warpgroups over {self.instances} instances"
+                f"role {self.name}: {self.num_warpgroups} warpgroups, {self.instances} instances"
             )
         if self.registers and (self.registers % 8 or not 24 <= self.registers <= 256):
             raise VerifyError(
-                f"role {self.name}: setmaxnreg takes multiples of 8 in 24..256, got {self.registers}"
+                f"role {self.name}: registers are multiples of 8 in 24..256, got {self.registers}"
             )
 
     @property
@@ -59,11 +59,12 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
 
 
 class Setup(Op, opcode="role.setup", levels=Level.MACHINE, effect=Effect.CONTROL):
-    """One thread of the CTA runs the body before the roles start (barrier initialisation, map
-    prefetch).
+    """One thread of the CTA runs the body before the roles start.
+
+    It initialises barriers and prefetches tensor maps.
     """
 
-    body: Region = region()
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -102,9 +103,9 @@ class TileStep(Op, opcode="role.tile_step", levels=LOWER):
 
 
 class NumTiles(Op, opcode="role.num_tiles", levels=LOWER):
-    """Cluster tiles of the user's grid:
+    """Cluster tiles of the user's grid. Result: i32.
 
-    its size with axis `cluster_axis` divided by `cluster_size`. Result: i32.
+    That is its size with axis `cluster_axis` divided by `cluster_size`.
     """
 
     cluster_axis: int = attribute(default=-1)

@@ -1,4 +1,4 @@
-"""Inclusive scans of tiles along an axis with any associative function, and their functions of the language."""
+"""Inclusive scans of tiles along an axis with any associative function."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 
 class Scan(Op, opcode="scan.scan", levels=Level.ALL):
-    """Element i of the result combines elements 0 .. i along `axis` (i .. last when `reverse`, from the end).
+    """Element i of the result combines elements 0 .. i along `axis`.
+
+    With `reverse`, elements i .. last, from the end.
 
     inputs: tiles of one shape that are scanned together. kind, body: the function, called with what
     was combined so far and the next element; see `reduce.reduce`, as for scratch, barrier, guarded.
@@ -52,13 +54,13 @@ class Scan(Op, opcode="scan.scan", levels=Level.ALL):
 
     vectorized = True
     inputs: tuple[Value, ...] = operands()
-    scratch: Value = operand(default=None)
-    axis: int = attribute()
+    scratch: Value | None = operand(default=None)
+    axis: int = attribute(kw_only=True)
     reverse: bool = attribute(default=False)
     kind: str = attribute(default="")
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
-    body: Region = region()
+    body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         types = combined_types(self.inputs, "scan")
@@ -123,7 +125,8 @@ def associative_scan(
 ) -> Value | tuple[Value, ...]:
     """Inclusive scan along an axis with an associative function.
 
-    input: a tile, or a tuple of tiles of one shape. combine_fn: takes what was combined so far and the next element
+    input: a tile, or a tuple of tiles of one shape. combine_fn: takes what was combined so far and
+    the next element
     (of each tile) and returns their combination. reverse: from the last element to the first.
     """
     values, is_tuple = operands_of(input, "associative_scan()")

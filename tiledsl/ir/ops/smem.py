@@ -28,13 +28,13 @@ def smem_type(value: Value, what: str) -> SmemType:
 
 
 class Buffer(Op, opcode="smem.buffer", levels=Level.MACHINE, effect=Effect.SYNC):
-    """`slots` tiles side by side at `offset_bytes` of the CTA's shared memory;
+    """`slots` tiles side by side at `offset_bytes` of the CTA's shared memory.
 
-    the value stands for the first.
+    The value stands for the first.
     """
 
     type_: SmemType = attribute()
-    slots: int = attribute(default=1)
+    slots: int = attribute()
     offset_bytes: int = attribute()
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -42,16 +42,15 @@ class Buffer(Op, opcode="smem.buffer", levels=Level.MACHINE, effect=Effect.SYNC)
 
 
 class Slot(Op, opcode="smem.slot", levels=Level.MACHINE, effect=Effect.SYNC):
-    """One tile of a buffer: slot `cursor.slot`, in the part of warpgroup `group` when the buffer
-    has one each.
+    """One tile of a buffer: slot `cursor.slot`, in the part of warpgroup `group` if it has parts.
 
     group_slots: slots of one warpgroup's part. Evaluated where it stands: the cursor may move on
     afterwards.
     """
 
     buffer: Value = operand()
-    cursor: Value = operand(default=None)
-    group: Value = operand(default=None)
+    cursor: Value | None = operand(default=None)
+    group: Value | None = operand(default=None)
     group_slots: int = attribute(default=1)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -125,7 +124,10 @@ class ReadScalar(Op, opcode="smem.read_scalar", levels=LOWER, effect=Effect.READ
 
 
 class Zero(Op, opcode="smem.zero", levels=Level.MACHINE, effect=Effect.WRITE):
-    """Writes zeros to the first `num_bytes` of a buffer (a multiple of 16); all threads of the role share the work."""
+    """Writes zeros to the first `num_bytes` of a buffer; the role's threads share the work.
+
+    num_bytes: a multiple of 16.
+    """
 
     smem: Value = operand()
     num_bytes: int = attribute()

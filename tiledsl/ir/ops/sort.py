@@ -26,14 +26,15 @@ from tiledsl.ir.types import Type
 class Sort(Op, opcode="sort.sort"):
     """The first `count` elements along the last axis in ascending (descending) order.
 
-    NaN is larger than every number. merge: the axis is bitonic (it rises, then falls, or the reverse), its extent a
+    NaN is larger than every number. merge: the axis is bitonic (it rises, then falls, or the
+    reverse), its extent a
     power of two: only the last pass of the network runs. scratch: shared memory for the keys of all
     elements, each row padded to a power of two; barrier, guarded: see `reduce.reduce`.
     """
 
     a: Value = operand()
     count: int = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     descending: bool = attribute(default=False)
     merge: bool = attribute(default=False)
     barrier: int = attribute(default=0)

@@ -141,7 +141,7 @@ class Reshape(Op, opcode="tile.reshape"):
 
     a: Value = operand()
     shape: tuple[int, ...] = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 
@@ -156,7 +156,8 @@ class Reshape(Op, opcode="tile.reshape"):
 
     def scratch_bytes(self) -> int:
         """Shared memory, unless registers are only renamed."""
-        return 0 if self.is_view() else exchange_bytes(prod(self.shape), tile_type(self.a, "").dtype.bytes)
+        dtype = tile_type(self.a, "reshape").dtype
+        return 0 if self.is_view() else exchange_bytes(prod(self.shape), dtype.bytes)
 
     def is_view(self) -> bool:
         """Whether the layouts on both sides put each element into the same thread and register."""
@@ -206,7 +207,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     layout: Layout | None = attribute(default=None)
     follows: tuple[tuple[int | None, ...], ...] = attribute(default=())
     out_dtypes: tuple[DType, ...] = attribute(default=())
-    body: Region = region()
+    body: Region = region(factory=Region)
     part: tuple[tuple[int, ...], ...] = attribute(default=())
     part_of_warpgroup: bool = attribute(default=False)
 
@@ -215,9 +216,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
 
     def verify(self, target: Target) -> None:
         if len(self.body.args) != len(self.inputs) + len(self.shape):
-            raise VerifyError(
-                f"map: body has {len(self.body.args)} arguments, expected {len(self.inputs) + len(self.shape)}"
-            )
+            expected = len(self.inputs) + len(self.shape)
+            raise VerifyError(f"map: body has {len(self.body.args)} arguments, expected {expected}")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         rank = len(self.shape)
@@ -247,7 +247,7 @@ class ConvertLayout(
 
     a: Value = operand()
     layout: Layout = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 

@@ -45,9 +45,8 @@ def constraint_letters(constraints: str) -> tuple[list[str], list[str]]:
         if not text or letter.startswith("~"):
             continue
         if letter not in REGISTER_BITS:
-            raise TypeMismatch(
-                f"inline_asm: constraint {text!r}; expected one of {', '.join(sorted(REGISTER_BITS))}"
-            )
+            known = ", ".join(sorted(REGISTER_BITS))
+            raise TypeMismatch(f"inline_asm: constraint {text!r}; expected one of {known}")
         (outputs if text.startswith("=") else inputs).append(letter)
     return outputs, inputs
 
@@ -90,7 +89,8 @@ class InlineAsm(Op, opcode="tile.inline_asm"):
             del inputs[: registers_of(t.dtype, self.pack, inputs, "the arguments")]
         if outputs or inputs:
             raise TypeMismatch(
-                f"inline_asm: {len(outputs)} output and {len(inputs)} input constraints are left over"
+                f"inline_asm: {len(outputs)} output and {len(inputs)} "
+                "input constraints are left over"
             )
         return tuple(types[0].with_dtype(d) for d in self.dtypes)
 
@@ -102,7 +102,7 @@ class InlineAsm(Op, opcode="tile.inline_asm"):
 
 
 class InlineAsmEffect(InlineAsm, opcode="tile.inline_asm_effect", effect=Effect.WRITE):
-    """As `tile.inline_asm`, with effects besides its results: it is never removed, moved or merged."""
+    """As `tile.inline_asm`, with effects besides its results: never removed, moved or merged."""
 
 
 @builtin
@@ -156,5 +156,8 @@ def map_elementwise(
     found = b.apply(scalar_fn, values)
     shape = values[0].type.shape if isinstance(values[0].type, TileType) else None
     items = list(found) if is_sequence(found) else [found]
-    tiles = [broadcast_value(b, as_value(b, cast("Operand", x)), shape, "map_elementwise()") for x in items]
+    tiles = [
+        broadcast_value(b, as_value(b, cast("Operand", x)), shape, "map_elementwise()")
+        for x in items
+    ]
     return tuple(tiles) if is_sequence(found) else tiles[0]

@@ -1,4 +1,4 @@
-"""Functions of the language over shape ops: join, split, cat, flip, gather, histogram, softmax, swizzle2d."""
+"""Functions of the language over shape ops: join, split, cat, flip, gather, histogram, softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_true
 from tiledsl.ir.ops import reduce_functions
 from tiledsl.ir.ops.elementwise_functions import exp
-from tiledsl.ir.ops.elementwise_functions import minimum
 from tiledsl.ir.ops.elementwise_library import fdiv
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.tile import ExpandDims
@@ -173,20 +172,3 @@ def softmax(
     shifted = exp.fn(b, operators.binary(b, "-", x, top))
     total = reduce_functions.sum.fn(b, shifted, axis, keep_dims=True)
     return fdiv.fn(b, shifted, total, ieee_rounding)
-
-
-@builtin
-def swizzle2d(
-    b: Builder, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
-) -> tuple[Value, Value]:
-    """Indices of a row-major matrix, renumbered column by column in groups of `size_g` rows."""
-
-    def of(symbol: str, x: Operand, y: Operand) -> Value:
-        return operators.binary(b, symbol, as_value(b, x), y)
-
-    ij = of("+", of("*", i, size_j), j)
-    size_gj = of("*", size_g, size_j)
-    first = of("*", of("//", ij, size_gj), size_g)
-    rows = minimum.fn(b, of("-", size_i, first), size_g)
-    rest = of("%", ij, size_gj)
-    return of("+", first, of("%", rest, rows)), of("//", rest, rows)

@@ -93,7 +93,7 @@ class Cat(Op, opcode="tile.cat"):
     a: Value = operand()
     b: Value = operand()
     axis: int = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 
@@ -101,7 +101,9 @@ class Cat(Op, opcode="tile.cat"):
         a, b = tile_type(self.a, "cat"), tile_type(self.b, "cat")
         rest = [s[: self.axis] + s[self.axis + 1 :] for s in (a.shape, b.shape)]
         if a.dtype != b.dtype or a.rank != b.rank or rest[0] != rest[1]:
-            raise TypeMismatch(f"cat: {self.a.type} and {self.b.type} do not fit along axis {self.axis}")
+            raise TypeMismatch(
+                f"cat: {self.a.type} and {self.b.type} do not fit along axis {self.axis}"
+            )
         if not 0 <= self.axis < a.rank:
             raise TypeMismatch(f"cat: axis {self.axis} of a tile of rank {a.rank}")
         shape = list(a.shape)
@@ -122,7 +124,7 @@ class Flip(Op, opcode="tile.flip"):
 
     a: Value = operand()
     axis: int = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 
@@ -151,7 +153,7 @@ class Gather(Op, opcode="tile.gather"):
     a: Value = operand()
     index: Value = operand()
     axis: int = attribute()
-    scratch: Value = operand(default=None)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 
@@ -162,11 +164,14 @@ class Gather(Op, opcode="tile.gather"):
         if not 0 <= self.axis < a.rank:
             raise TypeMismatch(f"gather: axis {self.axis} of a tile of rank {a.rank}")
         fits = a.rank == index.rank and all(
-            m == n for d, (m, n) in enumerate(zip(a.shape, index.shape, strict=True)) if d != self.axis
+            m == n
+            for d, (m, n) in enumerate(zip(a.shape, index.shape, strict=True))
+            if d != self.axis
         )
         if not fits:
             raise TypeMismatch(
-                f"gather: shapes {list(a.shape)} and {list(index.shape)} must agree but for axis {self.axis}"
+                f"gather: shapes {list(a.shape)} and {list(index.shape)} must agree "
+                f"but for axis {self.axis}"
             )
         return (TileType(index.shape, a.dtype, index.layout),)
 
@@ -188,9 +193,9 @@ class Histogram(Op, opcode="tile.histogram"):
     """
 
     a: Value = operand()
-    mask: Value = operand(default=None)
-    num_bins: int = attribute()
-    scratch: Value = operand(default=None)
+    mask: Value | None = operand(default=None)
+    num_bins: int = attribute(kw_only=True)
+    scratch: Value | None = operand(default=None)
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
 
@@ -199,7 +204,9 @@ class Histogram(Op, opcode="tile.histogram"):
         if t.rank != 1 or not t.dtype.is_int:
             raise TypeMismatch(f"histogram: expected a tile of integers with one axis, got {t}")
         if self.mask is not None and not same_type(self.mask.type, t.with_dtype(int1)):
-            raise TypeMismatch(f"histogram: mask is {self.mask.type}, expected {t.with_dtype(int1)}")
+            raise TypeMismatch(
+                f"histogram: mask is {self.mask.type}, expected {t.with_dtype(int1)}"
+            )
         if self.num_bins < 1:
             raise TypeMismatch(f"histogram: num_bins must be positive, got {self.num_bins}")
         return (TileType((self.num_bins,), int32),)
@@ -212,4 +219,3 @@ class Histogram(Op, opcode="tile.histogram"):
         kept = np.ones(a.shape, bool) if self.mask is None else np.asarray(rest[0])
         values = a[kept & (a >= 0) & (a < self.num_bins)].astype(np.int64)
         return np.bincount(values, minlength=self.num_bins).astype(np.int32)
-

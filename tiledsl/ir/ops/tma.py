@@ -62,8 +62,8 @@ class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
     barriers: Value = operand()
     cursor: Value = operand()
     coords: tuple[Value, ...] = operands()
-    mask: Value = operand(default=None)
-    part: Value = operand(default=None)
+    mask: Value | None = operand(default=None)
+    part: Value | None = operand(default=None)
     offset_bytes: int = attribute(default=0)
     part_bytes: int = attribute(default=0)
     cache_hint: str = attribute(default="")
@@ -73,8 +73,7 @@ class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
 
 
 class StoreWait(Op, opcode="tma.store_wait", levels=MACHINE, effect=Effect.SYNC):
-    """The warpgroup's leader waits until at most `pending` of its bulk stores still read shared
-    memory.
+    """The warpgroup's leader waits until at most `pending` of its stores still read shared memory.
 
     Ref: PTX ISA, cp.async.bulk.wait_group.read.
     """
@@ -86,8 +85,7 @@ class StoreWait(Op, opcode="tma.store_wait", levels=MACHINE, effect=Effect.SYNC)
 
 
 class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
-    """The warpgroup's leader starts the copy of one box from shared memory to the tensor and
-    commits it.
+    """The warpgroup's leader copies one box from shared memory to the tensor, as one group.
 
     coords: element coordinates, innermost first; what lies outside the tensor is dropped.
     guard: when given and false, nothing is copied.
@@ -97,7 +95,7 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     map: Value = operand()
     smem: Value = operand()
     coords: tuple[Value, ...] = operands()
-    guard: Value = operand(default=None)
+    guard: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -114,8 +112,8 @@ class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effe
     tensor: Value = operand()
     offsets: tuple[Value, ...] = operands()
     value: Value = operand()
-    guard: Value = operand(default=None)
-    block_shape: tuple[int, ...] = attribute()
+    guard: Value | None = operand(default=None)
+    block_shape: tuple[int, ...] = attribute(kw_only=True)
     squeeze: tuple[int, ...] = attribute(default=())
     chunk: int = attribute(default=-1)
 

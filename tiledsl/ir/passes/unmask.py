@@ -8,6 +8,7 @@ Nothing else changes: who schedules the loop may run a copy without the mask ove
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from tiledsl.dtypes import int32
 from tiledsl.ir.builder import Builder
@@ -35,6 +36,11 @@ class Affine:
     terms: tuple[tuple[Value, int], ...] = ()
     low: int = 0
     high: int = 0
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one constant."""
+        return not self.slope and not self.terms and self.low == self.high
 
     def plus(self, other: Affine, sign: int) -> Affine:
         """self + sign * other."""
@@ -86,15 +92,10 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
     parent = loop.parent
     assert parent is not None
     b = Builder(graph, parent, parent.ops.index(loop), loop.loc)
-    start: Value | None = None
-    until: Value | None = None
-    for _, known in found:
-        for form in known.starts:
-            at = _scalar(b, form, 0)
-            start = at if start is None else b.value(ew.Max(start, at))
-        for form in known.stops:
-            at = _scalar(b, form, 1)
-            until = at if until is None else b.value(ew.Min(until, at))
+    starts = [_scalar(b, form, 0) for _, known in found for form in known.starts]
+    stops = [_scalar(b, form, 1) for _, known in found for form in known.stops]
+    start = reduce(lambda x, y: b.value(ew.Max(x, y)), starts) if starts else None
+    until = reduce(lambda x, y: b.value(ew.Min(x, y)), stops) if stops else None
     for select, _ in found:
         graph.replace_op(select, select.rebuild({}, masks=True))
     new = For(
@@ -132,7 +133,7 @@ def _scalar(b: Builder, form: Affine, extra: int) -> Value:
     return out
 
 
-def _holds(condition: Value, loop: For) -> Range | None:
+def _holds(condition: Value, loop: For) -> Range | None:  # noqa: C901 - a case per op
     """The iterations in which every element of a condition is true for sure."""
     op = condition.defining_op
     if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Splat):
@@ -170,7 +171,7 @@ def _both(a: Range | None, b: Range | None) -> Range | None:
     return Range(a.starts + b.starts, a.stops + b.stops)
 
 
-def _affine(value: Value, loop: For) -> Affine | None:
+def _affine(value: Value, loop: For) -> Affine | None:  # noqa: C901 - a case per op
     """A value as an affine function of the loop variable, or None."""
     if value is loop.iv:
         return Affine(slope=1)
@@ -194,7 +195,7 @@ def _affine(value: Value, loop: For) -> Affine | None:
         case ew.Mul():
             a, b = _affine(op.a, loop), _affine(op.b, loop)
             for x, y in ((a, b), (b, a)):
-                if x is not None and y is not None and not x.slope and not x.terms and x.low == x.high:
+                if x is not None and y is not None and x.is_number:
                     return y.times(x.low)
             return None
         case _:

@@ -1,0 +1,110 @@
+"""The emitted attention kernels, and the other loops with several dots, run in the emulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from examples import attention as example
+from examples.attention_backward import grad_kv_kernel
+from examples.attention_backward import grad_q_kernel
+from examples.back_to_back import back_to_back
+from examples.back_to_back import relu
+from examples.gated_mlp import gated_mlp
+from tests.emulation.matmuls import BF16
+from tests.emulation.test_emulated_kernels import same_as_interpreter
+from tiledsl.language import cdiv
+
+RNG = np.random.default_rng(0)
+TOLERANCE = 2.0**-7
+"""One rounding of a bf16 result."""
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(BF16)
+
+
+def nothing(*shape: int, dtype: type = BF16) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
+def forward(
+    *,
+    D: int = 64,
+    DV: int | None = None,
+    lengths: tuple[int, int] = (140, 300),
+    causal: bool = True,
+    window: int = 0,
+    offset: int | None = None,
+    score=None,
+    extra: np.ndarray | None = None,
+    tile: tuple[int, int] = (128, 64),
+) -> None:
+    (Lq, Lk), H, HK, DV = lengths, 2, 1, DV or D
+    q, k, v = normal(1, H, Lq, D), normal(1, HK, Lk, D), normal(1, HK, Lk, DV)
+    args = {
+        "q": q, "k": k, "v": v, "o": nothing(1, H, Lq, DV), "lse": nothing(1, H, Lq, dtype=np.float32),
+        "extra": q if extra is None else extra, "offset": Lk - Lq if offset is None else offset,
+    }  # fmt: skip
+    same_as_interpreter(
+        example.attention_kernel, args, ("o", "lse"), (cdiv(Lq, tile[0]), H, 1), tolerance=TOLERANCE,
+        scale=D**-0.5, causal=causal, window=window, score=score, group=H // HK, D=D, DV=DV,
+        BM=tile[0], BN=tile[1], fast_math=True,
+    )  # fmt: skip
+
+
+FORWARD = {
+    "full": {"causal": False},
+    "causal": {},
+    "window": {"window": 70},
+    "three consumers": {"tile": (192, 128), "lengths": (200, 300)},
+    "one consumer": {"tile": (64, 128), "lengths": (1, 300)},
+    "D = 128": {"D": 128, "tile": (128, 128)},
+    "D = 192 and 128": {"D": 192, "DV": 128, "tile": (128, 112)},
+    "softcap": {"score": example.softcap(5.0)},
+    "bias": {"score": example.add_bias, "extra": normal(1, 2, 140, 301), "lengths": (140, 301)},
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward(name):
+    forward(**FORWARD[name])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_gradients(causal):
+    Lq, Lk, H, HK, D = 130, 200, 2, 1, 64
+    q, k, v, do = (
+        normal(1, H, Lq, D),
+        normal(1, HK, Lk, D),
+        normal(1, HK, Lk, D),
+        normal(1, H, Lq, D),
+    )
+    lse, delta = (RNG.standard_normal((1, H, Lq)).astype(np.float32) for _ in range(2))
+    args = {"q": q, "k": k, "v": v, "do": do, "lse": lse + 5, "delta": delta}
+    masks = {"scale": D**-0.5, "causal": causal, "window": 0, "group": H // HK, "D": D, "DV": D}
+    options = {**masks, "BM": 64, "BN": 64, "fast_math": True, "tolerance": TOLERANCE}
+    rest = {"offset": Lk - Lq}
+    dq = {**args, "dq": nothing(*q.shape), **rest}
+    same_as_interpreter(grad_q_kernel, dq, ("dq",), (cdiv(Lq, 64), H, 1), **options)
+    dkv = {**args, "dk": nothing(*k.shape), "dv": nothing(*v.shape), **rest}
+    same_as_interpreter(grad_kv_kernel, dkv, ("dk", "dv"), (cdiv(Lk, 64), HK, 1), **options)
+
+
+def test_back_to_back():
+    M, N, K, P = 140, 200, 64, 96
+    args = {
+        "a": normal(2, M, K),
+        "b": normal(2, K, N),
+        "c": normal(2, N, P),
+        "out": nothing(2, M, P),
+    }
+    options = {"between": relu, "K": K, "P": P, "tolerance": TOLERANCE}
+    same_as_interpreter(back_to_back, args, ("out",), (cdiv(M, 128), 2), **options)
+
+
+def test_gated_mlp():
+    M, N, K = 140, 200, 136
+    args = {"x": normal(M, K), "gate": normal(K, N), "up": normal(K, N), "out": nothing(M, N)}
+    grid = (cdiv(M, 128), cdiv(N, 128))
+    same_as_interpreter(gated_mlp, args, ("out",), grid, tolerance=TOLERANCE)

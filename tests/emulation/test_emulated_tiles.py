@@ -1,0 +1,59 @@
+"""Reductions, scans, moves, sorts and dots of the emitted text on the CPU, against the interpreter."""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+import pytest
+import torch
+
+from tests.gpu import tile_kernels
+from tests.gpu.tile_kernels import Case
+from tiledsl import emulate
+from tiledsl.codegen.module import KernelModule
+from tiledsl.compiler import modules
+from tiledsl.runtime.interop import numpy_view
+from tiledsl.runtime.signature import signature
+
+# A run of all of them takes minutes.
+EVERY = 1 if os.environ.get("TILEDSL_ALL_CASES") else 12
+CASES = tile_kernels.all_cases()[::EVERY]
+
+
+def emitted(case: Case) -> KernelModule:
+    """The text of the case's kernel; NVRTC does not see it."""
+    call = case.kernel._bind(case.args, {**case.constants, "num_warps": case.num_warps})
+    sig, _ = signature(call.runtime)
+    return next(iter(modules(case.kernel._request(call, sig, case.grid, call.constants)))).module
+
+
+def wanted(case: Case) -> list[torch.Tensor]:
+    """The arguments after a run of the interpreter."""
+    args = case.fresh()
+    case.kernel[case.grid](*args, **case.constants)
+    return args
+
+
+def emulated(case: Case, seed: int) -> list[torch.Tensor]:
+    """The arguments after a run of the emitted text."""
+    args = case.fresh()
+    names = [n for n in inspect.signature(case.kernel.fn).parameters if n not in case.constants]
+    arrays = {n: numpy_view(a, n) for n, a in zip(names, args, strict=True)}
+    emulate.run(emitted(case), arrays, case.grid, seed=seed)
+    return args
+
+
+def check(case: Case, got: list[torch.Tensor]) -> None:
+    """Compares outputs with the interpreter's."""
+    want = wanted(case)
+    for i in case.outs:
+        a, b = got[i].double().cpu(), want[i].double()
+        finite = b[b.isfinite()]
+        scale = float(finite.abs().max()) if finite.numel() else 1.0
+        torch.testing.assert_close(a, b, rtol=0, atol=case.tol * max(1.0, scale), equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_emitted_text_agrees_with_the_interpreter(case: Case) -> None:
+    check(case, emulated(case, seed=1))

@@ -1,0 +1,72 @@
+"""Kernels with reductions, scans, moves, sorts, dots and library functions compile without spills."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.gpu import library_kernels
+from tests.gpu import tile_kernels
+from tests.gpu.tile_kernels import Case
+
+pytestmark = pytest.mark.nvrtc
+
+SHAPES = ((16, 64), (33, 100))
+CASES = [
+    *tile_kernels.reduction_cases(SHAPES)[::7],
+    *tile_kernels.loop_cases(),
+    *tile_kernels.scan_cases(SHAPES)[::5],
+    *tile_kernels.move_cases(SHAPES)[::3],
+    *tile_kernels.order_cases()[::6],
+    *tile_kernels.dot_cases()[::2],
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_spills(case: Case) -> None:
+    kernel = case.kernel.compile(
+        *case.args, grid=case.grid, num_warps=case.num_warps, **case.constants
+    )
+    made = kernel.compiled
+    assert made is not None
+    assert made.spill_bytes == 0
+    assert not made.serialized
+    assert kernel.module.smem_bytes == kernel.smem.end_bytes
+
+
+@pytest.mark.parametrize("group", library_kernels.groups(40), ids=str)
+def test_library_functions(group: library_kernels.Group) -> None:
+    kernel = library_kernels.KERNELS[len(group.kinds)]
+    made = kernel.compile(*group.args(), **group.constants())
+    assert made.compiled is not None
+
+
+# fmt: off
+@tiledsl.jit
+def matmul_softmax(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    i, j = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((i, k), (BM, BK)), b.load((k, j), (BK, BN)), acc)
+    e = tl.exp(acc - tl.max(acc, 1)[:, None])
+    c.store((i, j), e / tl.sum(e, 1)[:, None])
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"BM": 128, "BN": 64, "ping_pong": True, "num_consumers": 2},
+        {"BM": 64, "BN": 256, "num_consumers": 2, "ping_pong": False},
+        {"BM": 64, "BN": 128, "num_consumers": 1},
+    ],
+    ids=str,
+)
+def test_row_reductions_in_a_specialised_epilogue(options: dict[str, object]) -> None:
+    a, b = torch.zeros(512, 256, dtype=torch.bfloat16), torch.zeros(256, 512, dtype=torch.bfloat16)
+    kernel = matmul_softmax.compile(a, b, torch.zeros(512, 512), grid=(8, 8), BK=64, **options)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert "roles" in kernel.plan.describe() or "consumers" in kernel.plan.describe()

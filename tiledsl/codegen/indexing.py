@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -79,6 +80,13 @@ def index_map(
     Raises:
         CodegenError: the element lies in another thread.
     """
+    return _index_map(target, source, tuple(follows), variable)
+
+
+@lru_cache(maxsize=1024)
+def _index_map(
+    target: Layout, source: Layout, follows: tuple[int | None, ...], variable: str
+) -> IndexMap:
     try:
         table = target.reg_index_map(source, follows)
     except ValueError as fault:

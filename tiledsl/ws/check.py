@@ -25,6 +25,8 @@ from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
 
 MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, NotImplementedError)
+SCALES = (1, 2, 4)
+"""How much longer to look for the trip from which on loops repeat their state."""
 OBLIGATIONS = {
     "balance": "every mbarrier phase gets exactly its arrivals and bytes; nothing is left over",
     "liveness": "no circular wait: with every barrier a counter, one complete run shows that all end",
@@ -101,14 +103,22 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         raise Fault("liveness", f"the checker does not know op {op.opcode}", op)
     check_objects(graph)
     cluster_size = int(graph.facts.get("cluster_size", 1))
-    points = launch_points(code, cluster_size)
-    watched: list[PointRun] = []
-    for point in [*points.few, *points.many]:
-        run = PointRun(code, point, cluster_size, watch=point in points.many)
-        run.run()
-        made.points += 1
-        watched += [run] if run.watched is not None else []
-    made.steady = steady_lines(watched)
+    points = launch_points(code, cluster_size, 1)
+    for point in points.few:
+        PointRun(code, point, cluster_size).run()
+    made.points = len(points.few)
+    for scale in SCALES:
+        points = launch_points(code, cluster_size, scale)
+        runs = [PointRun(code, p, cluster_size, watch=True) for p in points.many]
+        for run in runs:
+            run.run()
+        made.points += len(runs)
+        steady = steady_lines(runs)
+        if not isinstance(steady, Fault):
+            break
+    else:
+        raise steady
+    made.steady = steady
     _record(made, code, None)
 
 

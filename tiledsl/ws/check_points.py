@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
-from tiledsl.ir.ops import tma
+from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_program import LaunchPoint
@@ -27,11 +28,9 @@ from tiledsl.ws.check_state import Thread
 
 T = TypeVar("T", bound=Op)
 State = tuple[list[int], list[int]]
-SMALL_TRIPS = (0, 1, 2, 3)
+MAX_PERIOD = 4
 ENOUGH_TRIPS = 4
 """Trips from which on a loop has to show that its state repeats."""
-WIDE_TILES = 5
-"""Tiles that each warpgroup of its own tiles visits where their loop has to repeat its state."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +41,24 @@ class Points:
     many: list[LaunchPoint]
 
 
-def launch_points(code: Program, cluster_size: int) -> Points:
-    """Extents that give the loops 0, 1, 2, 3 and many trips, on grids of several tiles.
+def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
+    """Extents that give the loops every number of trips that some branch tells apart, and many.
 
-    many: one launch with many trips and a tile or two, its CTA in the middle of axis 0; one with
-    many tiles of the same trips.
+    few: no tile, no trip, and small numbers of trips. many: one and two trips on so many tiles that
+    every ring comes round, and many trips on a tile or two, the CTA in the middle of axis 0; `scale` times as many as are
+    mostly enough.
     """
     step = max((_step(op) for op in _ops(code, For)), default=0) or 1
     arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]
     depth = max((o.depth for o in arrays), default=1)
     turns = max((r.instances for r in code.roles), default=1)
-    trips = 2 * depth + _peeled(code) + ENOUGH_TRIPS
+    told_apart = _peeled(code) + max((o.pending for o in _ops(code, mma.Wait)), default=0) + 1
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
-    few = [
-        LaunchPoint(step * n, _grid(2 * turns + (n == 0), 1, axis, cluster_size))
-        for n in SMALL_TRIPS
-    ]
+
+    def tiles(trips: int, number: int) -> LaunchPoint:
+        return LaunchPoint(step * trips, _grid(1, number * turns, axis, cluster_size))
+
+    trips = (2 * depth + told_apart + ENOUGH_TRIPS) * scale
     deep = LaunchPoint(
         step * trips + 1,
         _grid(2 * trips, 1, axis, cluster_size),
@@ -65,8 +66,10 @@ def launch_points(code: Program, cluster_size: int) -> Points:
         first=trips,
         drawn=2 * trips - trips // turns - 1,
     )
-    wide = LaunchPoint(step * depth, _grid(1, WIDE_TILES * turns, axis, cluster_size))
-    return Points([LaunchPoint(step, (0, 1, 1)), *few], [deep, wide])
+    few = [LaunchPoint(step, (0, 1, 1)), tiles(0, 3), LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size))]
+    few += [tiles(n, 2) for n in range(3, told_apart + 1)]
+    many = [tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2)]
+    return Points(few, [deep, *many])
 
 
 def _grid(x: int, y: int, axis: int, cluster_size: int) -> tuple[int, int, int]:
@@ -87,8 +90,8 @@ def _step(loop: For) -> int:
 
 
 def _peeled(code: Program) -> int:
-    """At most how many iterations of a loop stand before it: one a chunk of a deferred store."""
-    return sum(1 for _ in _ops(code, tma.Store))
+    """How many iterations of loops stand before them, each under a condition of its own."""
+    return sum(any(isinstance(o, mma.Issue) for o in i.then.ops) for i in _ops(code, If))
 
 
 class PointRun(Run):
@@ -144,13 +147,22 @@ class PointRun(Run):
             growth = [
                 (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)]) for a, b in pairwise(states)
             ]
-            alike = [i for i, (a, b) in enumerate(pairwise(growth)) if a == b]
-            out.append((op, len(states), alike[0] if alike else -1))
+            out.append((op, len(states), first_repeat(growth)))
         return out
 
 
-def steady_lines(runs: list[PointRun]) -> list[str]:
-    """What to report of the loops of several runs. Raises Fault for one that keeps changing."""
+def first_repeat(items: list[State]) -> int:
+    """Where a cycle of at most MAX_PERIOD items is followed by the same cycle, -1 where nowhere."""
+    for at in range(len(items)):
+        for period in range(1, MAX_PERIOD + 1):
+            cycle, following = items[at : at + period], items[at + period : at + 2 * period]
+            if len(following) == period and cycle == following:
+                return at
+    return -1
+
+
+def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
+    """What to report of the loops of several runs, or what is wrong with one that keeps changing."""
     best: dict[Op, tuple[int, int]] = {}
     for run in runs:
         for op, trips, first in run.steady():
@@ -164,5 +176,5 @@ def steady_lines(runs: list[PointRun]) -> list[str]:
         elif trips < ENOUGH_TRIPS:
             out.append(f"{name}: at most {trips} trips in any of these launches")
         else:
-            raise Fault("liveness", f"{name}: its state does not repeat in {trips} trips", op)
+            return Fault("liveness", f"{name}: its state does not repeat in {trips} trips", op)
     return out

@@ -1,10 +1,39 @@
 """tiledsl: warp-specialised CUDA C++ for NVIDIA Hopper from plain tile programs in Python."""
 
+from tiledsl import language
+from tiledsl import testing
+from tiledsl.config import Config
 from tiledsl.errors import TileError
+from tiledsl.hooks import freeze
+from tiledsl.interface import heuristics
+from tiledsl.ir.markers import constexpr
 from tiledsl.jit import JitFunction
 from tiledsl.jit import jit
+from tiledsl.jit import set_allocator
 from tiledsl.math import cdiv
 from tiledsl.math import next_power_of_2
+from tiledsl.runtime.descriptor import TensorDescriptor
+from tiledsl.tuner import Autotuner
+from tiledsl.tuner import autotune
 
-__all__ = ["JitFunction", "TileError", "cdiv", "jit", "next_power_of_2"]
+JITFunction = JitFunction
+
+__all__ = [
+    "Autotuner",
+    "Config",
+    "JITFunction",
+    "JitFunction",
+    "TensorDescriptor",
+    "TileError",
+    "autotune",
+    "cdiv",
+    "constexpr",
+    "freeze",
+    "heuristics",
+    "jit",
+    "language",
+    "next_power_of_2",
+    "set_allocator",
+    "testing",
+]
 __version__ = "0.1.0"

@@ -30,8 +30,8 @@ def candidates(
     if not ranking.items or ranking.lower is None:
         chosen = {k: ranking.graph.constants[k] for k in autos}
         return [Config(chosen, num_warps=n) for n in WARPS]
-    found: dict[Config, None] = {}
-    for item in ranking.items:
+    found: dict[Config, None] = {Config({}): None}
+    for item in ranking.items[1:]:
         if len(found) >= MAX_CANDIDATES:
             break
         constants = ranking.lower(item.tile).constants

@@ -38,7 +38,9 @@ class Config:
         for name in options:
             if name not in OPTIONS:
                 known = ", ".join(sorted(OPTIONS))
-                raise LaunchError(f"Config(): {name!r} is no launch option", hint=f"they are {known}")
+                raise LaunchError(
+                    f"Config(): {name!r} is no launch option", hint=f"they are {known}"
+                )
         given = {"num_warps": num_warps, "num_stages": num_stages, **options}
         self.kwargs = dict(kwargs)
         self.options = {k: v for k, v in given.items() if v is not None}

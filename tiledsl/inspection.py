@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -16,6 +17,7 @@ from tiledsl.call import Call
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
+from tiledsl.errors import ScheduleError
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.programs import Program
@@ -80,7 +82,18 @@ def compile_program(request: Request, call: Call) -> Program:
     """Compiles a request. Raises TileError from any step."""
     from tiledsl.compiler import compile_kernel
 
-    return program_of_kernel(compile_kernel(request), call)
+    try:
+        return program_of_kernel(compile_kernel(request), call)
+    except ScheduleError:
+        if list(call.overrides.given) != ["num_stages"] or _has_tensors(request):
+            raise
+    # Where kernels are written on pointers, num_stages is a hint for other compilers.
+    hinted = replace(request, overrides=replace(request.overrides, num_stages=None))
+    return program_of_kernel(compile_kernel(hinted), call)
+
+
+def _has_tensors(request: Request) -> bool:
+    return any(isinstance(s, TensorSpec) and not s.block_shape for s in request.specs.values())
 
 
 class Inspected:

@@ -29,6 +29,7 @@ from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime import driver
 from tiledsl.runtime.closure import Closure
+from tiledsl.runtime.closure import Watched
 from tiledsl.runtime.closure import closure_of
 from tiledsl.runtime.closure import precision_watched
 from tiledsl.runtime.closure import value_text
@@ -90,12 +91,16 @@ class JitFunction(Inspected):
         self._params = self._signature_of_fn.parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
         self._check_plain()
+        self._watched: list[Watched] = []
+        self._closure: Closure | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the programs of this process; the next launch finds or compiles them again."""
         self._programs: dict[Any, Program] = {}
         self._by_types: dict[Any, Program] = {}
         self._guards: dict[Shape, Guard] = {}
         self._entries: dict[Any, Entry] = {}
-        self._watched: list[Any] = []
-        self._closure: Closure | None = None
         self.history: list[hooks.Specialisation] = []
         self._fast: Callable[..., None] = self._first
 
@@ -109,7 +114,7 @@ class JitFunction(Inspected):
 
     # ------------------------------------------------------------------ launching
     def __getitem__(self, grid: GridLike) -> Launch:
-        """A launcher for a grid: up to three ints, or a function of the constexprs that gives them."""
+        """A launcher for a grid: one to three ints, or a function of the constants to them."""
         made = Launch(self._fast, grid)
         made.kernel = self
         return made
@@ -299,6 +304,12 @@ class JitFunction(Inspected):
             )
         return found
 
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Program:
+        """The program of a call, compiled if need be, without a launch."""
+        call = self._bind(args, kwargs)
+        sig, _ = self._signature(call)
+        return self._program(call, sig, grid)
+
     def build(self, call: Call, sig: Signature, grid: GridLike) -> Program:
         """Compiles a program."""
         return compile_program(self._request(call, sig, grid, call.constants), call)
@@ -309,9 +320,7 @@ class JitFunction(Inspected):
         extents: tuple[Any, ...] = values[0] if values else ()
         grid = values[1] if values else None
         for name, value in zip(sig.names, extents, strict=False):
-            facts[name] += (
-                "" if value is None else f" {list(value) if isinstance(value, tuple) else value}"
-            )
+            facts[name] += "" if value is None else f" {value}"
         facts |= {k: repr(v) for k, v in call.constants.items()}
         facts |= {k: repr(v) for k, v in call.overrides.given.items()}
         if call.num_warps is not None:
@@ -344,6 +353,11 @@ class JitFunction(Inspected):
     def params(self) -> list[Any]:
         """The parameters, in order."""
         return list(self.description.parameters)
+
+
+def set_allocator(allocator: object) -> None:
+    """Accepted: kernels need no memory beside their arguments."""
+    del allocator
 
 
 def jit(

@@ -150,7 +150,8 @@ class _Walk:
             return f"dtype {value.name}"
         if isinstance(value, tuple | list):
             items = cast("tuple[object, ...]", value)
-            return f"{type(value).__name__}({', '.join(map(self.value, items))})"
+            kind = type(items).__name__
+            return f"{kind}({', '.join(map(self.value, items))})"
         if isinstance(value, dict):
             pairs = cast("dict[object, object]", value).items()
             return "{" + ", ".join(f"{self.value(k)}: {self.value(v)}" for k, v in pairs) + "}"

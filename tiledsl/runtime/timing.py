@@ -119,7 +119,8 @@ def do_bench(
 
     found = times(fn, warmup=warmup, rep=rep, before=drop if grad_to_none else None)
     if quantiles is not None:
-        values = torch.quantile(torch.tensor(found), torch.tensor(list(quantiles))).tolist()
+        places = torch.quantile(torch.tensor(found), torch.tensor(list(quantiles)))
+        values = [float(v) for v in places]
         return values[0] if len(values) == 1 else values
     match return_mode:
         case "all":

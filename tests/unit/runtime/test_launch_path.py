@@ -20,6 +20,7 @@ N = 4096
 
 @pytest.fixture
 def fake(monkeypatch):
+    copy.forget()
     return fake_driver.install(monkeypatch)
 
 
@@ -50,7 +51,12 @@ def test_second_launch_takes_the_fast_path(fake, monkeypatch):
     add[(5, 2)](x, y, o, n=N)
     add[lambda meta: (tl.cdiv(N, meta["BLOCK"]),)](x, y, o, N, BLOCK=256)
     add[[7]](y, x, o, N)
-    assert [launch.grid for launch in fake.launches] == [(4, 1, 1), (5, 2, 1), (16, 1, 1), (7, 1, 1)]
+    assert [launch.grid for launch in fake.launches] == [
+        (4, 1, 1),
+        (5, 2, 1),
+        (16, 1, 1),
+        (7, 1, 1),
+    ]
     assert {launch.stream for launch in fake.launches} == {7}
     last = fake.launches[-1]
     assert [last.value(i) for i in range(3)] == [t.data_ptr() for t in (y, x, o)]

@@ -1,0 +1,1 @@
+"""Modules under the paths that Triton's users import them from."""

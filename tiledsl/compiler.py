@@ -36,6 +36,7 @@ from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.debug import Assert
@@ -62,6 +63,7 @@ from tiledsl.ws.flow_consumer import build_flow_consumer
 from tiledsl.ws.flow_consumer import make_flow_channels
 from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
+from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
@@ -73,6 +75,7 @@ from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import stored_geometry
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
+from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
@@ -177,7 +180,7 @@ def modules(request: Request) -> Iterator[Kernel]:
         start = time.perf_counter()
     if not specialised:
         try:
-            for made in flow_kernels(request, ranking.graph, ranking.declined):
+            for made in flow_kernels(request, flow_graph(request, ranking), ranking.declined):
                 made.python_seconds = time.perf_counter() - start
                 made.notes = failures + made.notes
                 yield made
@@ -205,6 +208,18 @@ def check_honoured(request: Request, declined: list[Declined], failures: list[st
         loc,
         "leave the option out to run the kernel in a single role",
     )
+
+
+def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
+    """The TILE graph for a kernel with flow loops, with the best values of its `tl.auto` constexprs."""
+    autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
+    if not autos or request.overrides.warp_specialize is False:
+        return ranking.graph
+    found = choose_flow_tiles(
+        autos, ranking.auto_dims, request.constants, request.launch, request.target,
+        lambda values: device_graph(request, values),
+    )  # fmt: skip
+    return found or ranking.graph
 
 
 def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -> Iterator[Kernel]:
@@ -247,9 +262,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     return made
 
 
-def specialize_flow(
-    request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan
-) -> Kernel:
+def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:
     """The warp-specialised kernel of a program with flow loops."""
     plan = flow_plan.plan
     stores, notes = stored_geometry(flow.stores, plan)
@@ -343,12 +356,12 @@ def compile_kernel(request: Request) -> Kernel:
     """
     for made in modules(request):
         if made.certificate is not None and not made.certificate.proved:
-            made.rejected = f"plan given up ({made.plan.describe()}): not proved, {made.certificate.failure}"
+            made.rejected = (
+                f"plan given up ({made.plan.describe()}): not proved, {made.certificate.failure}"
+            )
             continue
         try:
-            made.compiled = KERNELS.get(
-                made.module, request.target, options=request.nvrtc_options
-            )
+            made.compiled = KERNELS.get(made.module, request.target, options=request.nvrtc_options)
         except TileError as error:
             if isinstance(made.plan, SinglePlan):
                 raise

@@ -106,11 +106,13 @@ class Ranking:
     """Plans of one launch, cheapest first; graphs are lowered when a plan is taken.
 
     graph: for the single-role kernel. declined: why nothing is specialised, if there are no plans.
+    auto_dims: which dimensions of the dots each `tl.auto` constexpr is, if there are no plans.
     """
 
     graph: TileGraph
     declined: list[Declined] = field(default_factory=list[Declined])
     items: list[Ranked] = field(default_factory=list[Ranked])
+    auto_dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     lower: Callable[[tuple[int, int, int]], TileGraph] | None = None
 
     def take(self, limit: int) -> Choice | None:
@@ -126,13 +128,17 @@ class Ranking:
 def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     """The plans of a launch, or the reasons why the kernel is not specialised."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
-    probe = {k: AutoInt(_first(k, autos[k]), k) if k in autos else v for k, v in request.constants.items()}
+    probe = {
+        k: AutoInt(_first(k, autos[k]), k) if k in autos else v
+        for k, v in request.constants.items()
+    }
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
 
     def plain(declined: list[Declined]) -> Ranking:
-        return Ranking(_single_graph(request, lower, graph, autos, fixed), declined)
+        single = _single_graph(request, lower, graph, autos, fixed)
+        return Ranking(single, declined, auto_dims=auto_dims(graph, set(autos)))
 
     if request.overrides.warp_specialize is False:
         return plain([Declined("warp_specialize", "switched off by the launch option")])
@@ -153,7 +159,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
         return graphs[tile]
 
     single = _single_graph(request, lower, graph, autos, fixed)
-    return Ranking(single, [], ranked, lowered)
+    return Ranking(single, [], ranked, lower=lowered)
 
 
 def _first(name: str, auto: Auto) -> int:

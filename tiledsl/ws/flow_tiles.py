@@ -1,0 +1,103 @@
+"""Tile sizes left to the compiler (`tl.auto`) in kernels with flow loops.
+
+Each combination is lowered and scheduled; the cheapest for the launch wins. The cost of a program is
+its trips times the clocks of the schedule, plus what its start and end cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from itertools import product
+
+from tiledsl.ir.analysis.evaluate import HostValues
+from tiledsl.ir.analysis.evaluate import Unknown
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.flow import Flow
+from tiledsl.ws.flow import analyze_flow
+from tiledsl.ws.flow_plan import REGISTERS
+from tiledsl.ws.loop_schedule import schedule_loop
+from tiledsl.ws.partition import constant_step
+from tiledsl.ws.select import Launch
+
+ROWS = (128, 192, 64)
+COLUMNS = (128, 64)
+MAX_COMBINATIONS = 12
+EDGE_CLOCKS = 3000.0
+"""Clocks of a program outside of its loops: first loads, first product, the store."""
+TRIP_CLOCKS = 300.0
+"""Clocks of an iteration that do not shrink with the tile: barriers, wgmma latency, shuffles."""
+UNKNOWN_TRIPS = 16.0
+
+LowerValues = Callable[[Mapping[str, object]], TileGraph]
+
+
+def choose_flow_tiles(
+    autos: Mapping[str, Auto],
+    dims: Mapping[str, tuple[str, ...]],
+    fixed: Mapping[str, object],
+    launch: Launch,
+    target: Target,
+    lower: LowerValues,
+) -> TileGraph | None:
+    """The graph with the cheapest values of the auto constexprs; None where no combination fits.
+
+    dims: which dimensions of the dots (M, N, K) each one is. fixed: all other constexprs.
+    """
+    names = [name for name in autos if name in dims or autos[name].choices]
+    if len(names) != len(autos):
+        return None
+    options = [autos[name].choices or (ROWS if "M" in dims[name] else COLUMNS) for name in names]
+    best: tuple[float, TileGraph] | None = None
+    for values in list(product(*options))[:MAX_COMBINATIONS]:
+        graph = lower({**fixed, **dict(zip(names, values, strict=True))})
+        cost = launch_clocks(graph, launch, target)
+        if cost is not None and (best is None or cost < best[0]):
+            best = cost, graph
+    return best[1] if best is not None else None
+
+
+def launch_clocks(graph: TileGraph, launch: Launch, target: Target) -> float | None:
+    """Clocks of a launch, None where the tiles do not fit the registers of the warpgroups."""
+    flow = analyze_flow(graph)
+    if flow.declined or not flow.loops:
+        return None
+    rows = _rows(flow)
+    consumers = min(3, rows // 64) if rows % 64 == 0 else 0
+    if consumers not in REGISTERS or rows % (64 * consumers):
+        return None
+    grid = launch.grid(graph.constants)
+    programs = grid[0] * grid[1] * grid[2]
+    ends = ((0, 0, 0), tuple(max(0, n - 1) for n in grid))
+    each: list[float] = [EDGE_CLOCKS, EDGE_CLOCKS]
+    for f in flow.loops:
+        schedule, _ = schedule_loop(f, consumers, REGISTERS[consumers][2])
+        if schedule.registers > REGISTERS[consumers][2]:
+            return None
+        for i, program in enumerate(ends):
+            trips = _trips(graph, f.loop, launch, (program[0], program[1], program[2]))
+            each[i] += (schedule.clocks + TRIP_CLOCKS) * trips
+    waves = programs / target.num_sms
+    return max(waves * sum(each) / 2 + max(each) / 2, max(each))
+
+
+def _rows(flow: Flow) -> int:
+    types = [d.dot.acc.type for f in flow.loops for d in f.dots if isinstance(d.dot, Dot)]
+    rows = {t.shape[0] for t in types if isinstance(t, TileType)}
+    return rows.pop() if len(rows) == 1 else 0
+
+
+def _trips(graph: TileGraph, loop: For, launch: Launch, program: tuple[int, int, int]) -> float:
+    """Trips of a loop in one program."""
+    args = {a: launch.args.get(a.name) for a in graph.args}
+    values = HostValues(args, launch.grid(graph.constants), program)
+    try:
+        span = int(values.get(loop.upper)) - int(values.get(loop.lower))
+    except (Unknown, KeyError, AttributeError, TypeError):
+        return UNKNOWN_TRIPS
+    return float(max(0, -(-span // constant_step(loop))))

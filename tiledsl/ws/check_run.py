@@ -95,11 +95,12 @@ RULES: dict[type[Op], tuple[str, ...]] = {
 class Slot:
     """A slot as a value: its state, and the use of the ring that the cursor stood for (-1: none)."""
 
-    __slots__ = ("at", "buffer", "state", "type", "use")
+    __slots__ = ("at", "buffer", "order", "state", "type", "use")
 
     def __init__(self, buffer: Value, at: int, state: SlotState, use: int, type_: SmemType) -> None:
         self.buffer = buffer
         self.at = at
+        self.order: tuple[int, ...] = ()
         self.state = state
         self.use = use
         self.type = type_
@@ -107,6 +108,9 @@ class Slot:
 
 class Run:
     """One run of a program at one launch point."""
+
+    restless = False
+    """Whether threads may be interrupted after every op, not only where they wait."""
 
     def __init__(self, code: Program, point: LaunchPoint, cluster_size: int) -> None:
         self.code = code
@@ -251,6 +255,8 @@ class Run:
                 waiting = handlers[type(op)](t, op)
                 if waiting is not None:
                     yield from waiting
+                elif self.restless:
+                    yield True
             elif kind == SCALAR:
                 self.compute(t, step)
             elif kind == END:
@@ -520,7 +526,12 @@ class Run:
         if any(lo < span[1] and span[0] < hi for lo, hi in w.ranges):
             raise Fault("ordering", f"two copies write the same bytes of {state.name}", op)
         w.ranges.append(span)
-        b.receive(t.clock, span[1] - span[0], op)
+        self.deliver(t, op, state, b, span[1] - span[0])
+
+    def deliver(self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, num_bytes: int) -> None:
+        """The copy's bytes arrive: here at once, which no barrier can tell from later."""
+        del state
+        b.receive(t.clock, num_bytes, op)
 
     # ------------------------------------------------------------------ wgmma
     def do_fence(self, t: Thread, op: mma.Fence) -> None:

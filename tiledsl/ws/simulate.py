@@ -1,0 +1,391 @@
+"""Simulates a specialised MACHINE program with its data: what the kernel would compute.
+
+The roles run as in check_run, with the same clocks and obligations, but in an order drawn from a
+seed, and with copies and wgmmas that happen at any time between their start and the wait for them.
+A slot that is read too early or overwritten too soon shows in the result as well as in the clocks.
+A warpgroup holds whole tiles; of a write to its own part of a tile it writes that part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from collections.abc import Mapping
+from inspect import isgenerator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.interp import Interpreter
+from tiledsl.ir.interp import bind
+from tiledsl.ir.interp import finish
+from tiledsl.ir.layout import Unit
+from tiledsl.ir.machine import Array
+from tiledsl.ir.machine import GlobalMemory
+from tiledsl.ir.machine import load_block
+from tiledsl.ir.machine import store_block
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import memory
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import program
+from tiledsl.ir.ops import role
+from tiledsl.ir.ops import smem
+from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.check_program import LaunchPoint
+from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_program import Step
+from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_run import RULES
+from tiledsl.ws.check_run import Run
+from tiledsl.ws.check_run import Slot
+from tiledsl.ws.check_state import Barrier
+from tiledsl.ws.check_state import Fault
+from tiledsl.ws.check_state import SlotState
+from tiledsl.ws.check_state import Thread
+
+EAGERNESS = 0.3
+"""Chance of each copy or wgmma in flight to happen in a round."""
+
+
+def simulate(
+    graph: TileGraph,
+    args: Mapping[str, Any],
+    grid: tuple[int, int, int],
+    *,
+    seed: int = 0,
+    clusters: int = 2,
+) -> None:
+    """Runs a MACHINE graph; stores write into the arrays given.
+
+    Args:
+        graph: of a specialised kernel.
+        args: by name, an array per tensor, a number per scalar.
+        grid: the user's.
+        seed: of the order in which threads, copies and wgmmas go on.
+        clusters: of a persistent kernel, which share out the tiles.
+
+    Raises:
+        Fault: an obligation of the checker is violated in this run.
+    """
+    memory_ = GlobalMemory()
+    values = bind(graph, args, memory_)
+    code = cut_down(graph, RULES, whole=True)
+    if code.unknown:
+        raise Fault("liveness", f"the simulator does not know op {code.unknown[0].opcode}", code.unknown[0])
+    size = int(graph.facts.get("cluster_size", 1))
+    persistent = any(isinstance(s.op, role.NumTiles) for steps in code.code.values() for s in steps)
+    drawn = 0
+    if persistent:
+        for first in range(clusters):
+            point = LaunchPoint(0, grid, clusters, first, drawn)
+            run = Simulation(code, point, size, values, memory_, (0, 0, 0), seed + first)
+            run.run()
+            drawn = run.drawn
+        return
+    for number, (z, y, x) in enumerate(product(*map(range, reversed(grid)))):
+        point = LaunchPoint(0, grid)
+        Simulation(code, point, size, values, memory_, (x, y, z), seed + number).run()
+
+
+class InFlight(int):
+    """The number of a wgmma group, and the result once it is there."""
+
+    value: Any = None
+
+
+class Simulation(Run):
+    """One cluster's run. flying: copies to shared memory under way."""
+
+    restless = True
+
+    def __init__(
+        self,
+        code: Program,
+        point: LaunchPoint,
+        cluster_size: int,
+        values: Mapping[Value, Any],
+        memory_: GlobalMemory,
+        program_: tuple[int, int, int],
+        seed: int,
+    ) -> None:
+        super().__init__(code, point, cluster_size)
+        self.rng = random.Random(seed)
+        self.program = program_
+        self.flying: list[Callable[[], None]] = []
+        self.wgmmas: dict[Thread, list[tuple[int, Callable[[], None]]]] = {}
+        self.sent: dict[Thread, list[Callable[[], None]]] = {}
+        self.partials: dict[tuple[int, int], dict[int, Array]] = {}
+        self.machines: dict[Thread, Interpreter] = {}
+        for t in self.threads:
+            self.machines[t] = Interpreter(memory_, program_, point.grid, values)
+            t.env = self.machines[t].values
+            self.wgmmas[t], self.sent[t] = [], []
+        self._poison()
+
+    def _poison(self) -> None:
+        for cta in self.ctas:
+            for buffer, slots in cta.buffers.items():
+                type_ = buffer.type
+                assert isinstance(type_, SmemType)
+                for state in slots:
+                    state.data = _nothing(type_.shape, type_.dtype.numpy)
+
+    # ------------------------------------------------------------------ scheduling
+    def run(self) -> None:
+        live = [(t, self.region(t, t.role.body, ())) for t in self.threads]
+        while live:
+            self.rng.shuffle(live)
+            moved = self._agents(EAGERNESS)
+            for item in list(live):
+                thread, steps = item
+                before = thread.steps
+                try:
+                    moved |= next(steps) or thread.steps != before
+                except StopIteration:
+                    live.remove(item)
+                    self.finish(thread)
+                    moved = True
+            if not moved and not self._agents(1.0) and live:
+                raise Fault("liveness", self._stuck([t for t, _ in live]), live[0][0].where)
+        self._agents(1.0)
+        self.check_end()
+
+    def _agents(self, chance: float) -> bool:
+        """Lets some of what is in flight happen."""
+        moved = False
+        for i in reversed(range(len(self.flying))):
+            if self.rng.random() < chance:
+                self.flying.pop(i)()
+                moved = True
+        for t in self.threads:
+            for queue in (self.wgmmas[t], self.sent[t]):
+                if queue and self.rng.random() < chance:
+                    item = queue.pop(0)
+                    (item[1] if isinstance(item, tuple) else item)()
+        return moved
+
+    # ------------------------------------------------------------------ values
+    def value(self, t: Thread, v: Value) -> Any:
+        """What a value holds, as ops take it."""
+        held = t.env.get(v)
+        if isinstance(v.type, ScalarType) and not isinstance(held, np.ndarray):
+            return np.asarray(held).astype(v.type.dtype.numpy)
+        return held
+
+    def compute(self, t: Thread, step: Step) -> None:
+        op = step.op
+        if isinstance(op, Undef):
+            t.env[op.result] = _nothing(op.shape, op.dtype.numpy)
+            return
+        results: Any = op.execute(self.machines[t], *[self.value(t, v) for v in op.operands])
+        if isgenerator(results):
+            results = finish(results)
+        many = results if isinstance(results, tuple) else (results,)
+        for r, x in zip(op.results, many, strict=False):
+            t.env[r] = x
+
+    def use(self, t: Thread, step: Step) -> None:
+        for v in step.operands:
+            self.check_taken(t, v, step.op)
+        self.compute(t, step)
+
+    def do_cursor_skip(self, t: Thread, op: Any) -> None:
+        t.env[op.count] = int(t.env[op.count])
+        super().do_cursor_skip(t, op)
+
+    def do_program_id(self, t: Thread, op: program.ProgramId) -> None:
+        t.env[op.result] = self.program[op.axis]
+
+    def do_shape(self, t: Thread, op: memory.Shape) -> None:
+        t.env[op.result] = int(t.env[op.tensor].shape[op.dim])
+
+    def do_stride(self, t: Thread, op: memory.Stride) -> None:
+        t.env[op.result] = int(op.evaluate(t.env[op.tensor]))
+
+    def do_tile_to_program(self, t: Thread, op: program.TileToProgram) -> None:
+        t.env[op.tile] = int(t.env[op.tile])
+        super().do_tile_to_program(t, op)
+
+    def do_write_scalar(self, t: Thread, op: smem.WriteScalar) -> None:
+        t.env[op.value] = int(t.env[op.value])
+        super().do_write_scalar(t, op)
+
+    # ------------------------------------------------------------------ copies
+    def deliver(self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, num_bytes: int) -> None:
+        coords = [int(t.env[v]) for v in op.coords]
+        part = int(t.env[op.part]) if op.part is not None else 0
+        clock, tensor = list(t.clock), t.env[_map(op.map).tensor]
+
+        def happen() -> None:
+            fill(op, state, tensor, coords, part)
+            b.receive(clock, num_bytes, op)
+
+        self.flying.append(happen)
+
+    def do_store(self, t: Thread, op: tma.Store) -> None:
+        super().do_store(t, op)
+        slot: Slot = t.env[op.smem]
+        coords = [int(t.env[v]) for v in op.coords]
+        guard = op.guard is None or bool(t.env[op.guard])
+        tensor, data = t.env[_map(op.map).tensor], slot.state
+
+        def happen() -> None:
+            if guard:
+                starts, shape = _box(op.map, coords)
+                store_block(tensor, starts, np.reshape(data.data, shape))
+
+        self.sent[t].append(happen)
+
+    def do_store_wait(self, t: Thread, op: tma.StoreWait) -> None:
+        while len(self.sent[t]) > op.pending:
+            self.sent[t].pop(0)()
+        super().do_store_wait(t, op)
+
+    # ------------------------------------------------------------------ shared memory
+    def do_view(self, t: Thread, op: smem.View) -> None:
+        slot: Slot = t.env[op.a]
+        new = Slot(slot.buffer, slot.at, slot.state, slot.use, slot.type)
+        new.order = op.order
+        t.env[op.result] = new
+
+    def do_write(self, t: Thread, op: smem.Write) -> None:
+        super().do_write(t, op)
+        slot: Slot = t.env[op.smem]
+        type_ = op.value.type
+        assert isinstance(type_, TileType)
+        start = list(op.start or (0,) * type_.rank)
+        if op.per_warpgroup and type_.layout is not None:
+            for dim in range(type_.rank):
+                for stride, _, weight in type_.layout.unit_terms(dim, Unit.WARP):
+                    start[dim] += t.warpgroup * weight if stride >= 4 else 0
+        window = tuple(slice(a, a + n) for a, n in zip(start, slot.type.shape, strict=True))
+        part = np.asarray(t.env[op.value])[window]
+        slot.state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
+        slot.state.data[tuple(slice(0, n) for n in part.shape)] = part
+
+    # ------------------------------------------------------------------ wgmma
+    def do_issue(self, t: Thread, op: mma.Issue) -> None:
+        super().do_issue(t, op)
+        result = InFlight(t.committed)
+        t.env[op.result] = result
+        a, b, acc = (t.env.get(v) for v in (op.a, op.b, op.acc))
+        keep = op.keep is None or bool(t.env[op.keep])
+        type_ = op.acc.type
+        assert isinstance(type_, TileType)
+
+        def happen() -> None:
+            left, right = (np.asarray(contents(x)) for x in (a, b))
+            wide = np.int64 if left.dtype.kind in "iu" else np.float32
+            made = (left.astype(wide) @ right.astype(wide))[: type_.shape[0], : type_.shape[1]]
+            made = made.astype(type_.dtype.numpy)
+            before = acc.value if isinstance(acc, InFlight) else acc
+            result.value = np.asarray(before) + made if keep else made
+
+        self.wgmmas[t].append((t.committed, happen))
+
+    def do_wait(self, t: Thread, op: mma.Wait) -> None:
+        super().do_wait(t, op)
+        done = t.committed - len(t.groups)
+        queue = self.wgmmas[t]
+        while queue and queue[0][0] < done:
+            queue.pop(0)[1]()
+        for a, r in zip(op.accs, op.results, strict=True):
+            held = t.env.get(a)
+            t.env[r] = held.value if isinstance(held, InFlight) else held
+
+    def do_cluster_reduce(self, t: Thread, op: mma.ClusterReduce) -> Any:
+        waiting = super().do_cluster_reduce(t, op)
+        group = int(t.env[op.index])
+        self.partials.setdefault((t.role.id, group), {})[t.cta.rank] = t.env[op.acc]
+        return self._reduced(t, op, group, waiting)
+
+    def _reduced(self, t: Thread, op: mma.ClusterReduce, group: int, waiting: Any) -> Any:
+        if waiting is not None:
+            yield from waiting
+        parts = self.partials[t.role.id, group]
+        own = t.cta.rank
+        total = t.env[op.acc]
+        if t.env[op.results[1]]:
+            for rank in sorted(parts):
+                total = total + parts[rank] if rank != own else total
+        t.env[op.results[0]] = total
+
+
+def contents(x: Any) -> Any:
+    """What an operand of a wgmma holds when it is read."""
+    if not isinstance(x, Slot):
+        return x
+    data = x.state.data
+    return data.transpose(x.order) if x.order else data
+
+
+def fill(op: tma.Load, state: SlotState, tensor: Array, coords: list[int], part: int) -> None:
+    """Copies one box into its place in a slot."""
+    made = op.smem.type
+    assert isinstance(made, SmemType)
+    starts, shape = _box(op.map, coords)
+    block = load_block(tensor, starts, shape)
+    box = op.offset_bytes // max(1, made.box_rows * made.swizzle_bytes)
+    row = part * op.part_bytes // max(1, made.swizzle_bytes)
+    sizes = _kept(op.map, len(made.shape))
+    at = [row] * len(made.shape)
+    at[made.major] = box * made.box_elems
+    block = np.reshape(block, sizes)
+    room = [min(n, m - a) for n, m, a in zip(sizes, made.shape, at, strict=True)]
+    inside = tuple(slice(0, n) for n in room)
+    state.data[tuple(slice(a, a + n) for a, n in zip(at, room, strict=True))] = block[inside]
+
+
+def _map(v: Value) -> tma.TensorMap:
+    op = v.defining_op
+    assert isinstance(op, tma.TensorMap)
+    return op
+
+
+def _box(v: Value, coords: list[int]) -> tuple[list[int], list[int]]:
+    """Starts and extents of a box in the order of the tensor's dimensions."""
+    op = _map(v)
+    type_ = op.tensor.type
+    assert isinstance(type_, TensorType)
+    starts, shape = [0] * type_.rank, [1] * type_.rank
+    for dim, extent, at in zip(op.dims, op.box, coords, strict=True):
+        starts[dim], shape[dim] = at, extent
+    return starts, shape
+
+
+def _kept(v: Value, rank: int) -> list[int]:
+    """Extents of a box without the dimensions that the tile does not have."""
+    op = _map(v)
+    _, shape = _box(v, [0] * len(op.dims))
+    inner = op.dims[0]
+    wide = [d for d in range(len(shape)) if shape[d] > 1 or d == inner]
+    spare = [d for d in reversed(range(len(shape))) if d not in wide]
+    kept = sorted(wide + spare[: rank - len(wide)])
+    return [shape[d] for d in kept]
+
+
+def _nothing(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array that no result may come from."""
+    out = np.zeros(shape, dtype)
+    if np.dtype(dtype).kind in "iu":
+        out[...] = np.iinfo(dtype).max
+    else:
+        out[...] = np.asarray(float("nan")).astype(dtype)
+    return out
+
+
+def violation(graph: TileGraph, args: Mapping[str, Any], grid: tuple[int, int, int], **options: Any) -> Op | None:
+    """The op at which a simulation finds a violated obligation, None where it finds none."""
+    try:
+        simulate(graph, args, grid, **options)
+    except Fault as fault:
+        return fault.op
+    return None

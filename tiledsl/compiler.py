@@ -84,7 +84,8 @@ from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
 TILE_PASSES = (
-    "canonicalize", "squeeze", "cse", "licm", "canonicalize", "uniform-steps", "unmask", "cse", "dce",
+    "canonicalize", "squeeze", "cse", "licm",
+    "canonicalize", "uniform-steps", "unmask", "cse", "dce",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10
@@ -211,7 +212,7 @@ def check_honoured(request: Request, declined: list[Declined], failures: list[st
 
 
 def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
-    """The TILE graph for a kernel with flow loops, with the best values of its `tl.auto` constexprs."""
+    """The TILE graph for a kernel with flow loops, with the best values of its `tl.auto`s."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
     if not autos or request.overrides.warp_specialize is False:
         return ranking.graph

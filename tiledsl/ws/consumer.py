@@ -95,7 +95,9 @@ class ConsumerBuilder(RoleBuilder):
         (store,) = [o for o in ops if isinstance(o, Store)]
         value = tile_type(store.value, "store")
         undef = self.b.value(Undef(value.shape, value.dtype), "result")
-        zeros = tuple(self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in store.offsets)
+        zeros = tuple(
+            self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in store.offsets
+        )
         nothing = self.b.value(Constant(0, int1), "has_result")
         loop, body = self.tile_loop((undef, *zeros, nothing))
         assert loop is not None
@@ -240,9 +242,7 @@ class ConsumerBuilder(RoleBuilder):
                 # packed results alive side by side.
                 only = self.in_range if self.owner is None else None
                 block, squeeze = op.block_shape, op.squeeze
-                b.add(
-                    StoreTile(tensor, offsets, value, only, block_shape=block, squeeze=squeeze)
-                )
+                b.add(StoreTile(tensor, offsets, value, only, block_shape=block, squeeze=squeeze))
             else:
                 b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze))
 
@@ -281,7 +281,9 @@ class ConsumerBuilder(RoleBuilder):
         """
         loop = self.dot_loop_of(channel).loop
         init = [self.get(v) for v in loop.init]
-        for dot, zero in zip(self.dot_loop_of(channel).dots, self.dot_loop_of(channel).zero_init, strict=True):
+        for dot, zero in zip(
+            self.dot_loop_of(channel).dots, self.dot_loop_of(channel).zero_init, strict=True
+        ):
             if zero:
                 at = loop.carried.index(dot.acc)
                 type_ = dot.acc.type
@@ -290,7 +292,10 @@ class ConsumerBuilder(RoleBuilder):
         return init
 
     def acc_indices(self, channel: Channel) -> list[int]:
-        return [self.dot_loop_of(channel).loop.carried.index(d.acc) for d in self.dot_loop_of(channel).dots]
+        return [
+            self.dot_loop_of(channel).loop.carried.index(d.acc)
+            for d in self.dot_loop_of(channel).dots
+        ]
 
     def loop_body(
         self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None
@@ -336,7 +341,9 @@ class ConsumerBuilder(RoleBuilder):
         saved = dict(self.map)
         with b.at(body), b.located(loop.loc):
             keep = (
-                b.value(Compare("ne", iv, lower), "keep") if any(self.dot_loop_of(channel).zero_init) else None
+                b.value(Compare("ne", iv, lower), "keep")
+                if any(self.dot_loop_of(channel).zero_init)
+                else None
             )
             values = self.loop_body(channel, iv, carried, keep)
             if P == 1:
@@ -377,7 +384,9 @@ class ConsumerBuilder(RoleBuilder):
             b.add(branch)
             with b.at(branch.then), b.located(loop.loc):
                 keep = (
-                    b.value(Constant(0, int1)) if j == 0 and any(self.dot_loop_of(channel).zero_init) else None
+                    b.value(Constant(0, int1))
+                    if j == 0 and any(self.dot_loop_of(channel).zero_init)
+                    else None
                 )
                 b.add(Yield(tuple(self.loop_body(channel, iv, values, keep))))
             with b.at(branch.orelse):

@@ -2,8 +2,8 @@
 
 A flow loop is a `for` whose body holds dots. Each operand of a dot is a block load of the loop (its
 own channel), a block load made before the loop (a channel of one slot that lives through the loop),
-or, on the left side, a register tile. Nothing else is assumed: any number of dots, accumulators that
-the loop carries, scales or reads in between, sibling loops that continue the same channels.
+or, on the left side, a register tile. Nothing else is assumed: any number of dots, accumulators
+that the loop carries, scales or reads in between, sibling loops that continue the same channels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The consumer role of a kernel with flow loops: follows the schedule of each loop step by step.
 
-A rotated loop (some dots one iteration behind) becomes: the first iteration's own part; a loop whose
-body holds the late part of iteration i-1 and the own part of iteration i; the last late part. What
+A rotated loop (some dots one iteration behind) becomes: the first iteration's own part; a loop
+whose body holds the late part of iteration i-1 and the own part of iteration i; the last late part. What
 the late part reads of its own iteration is carried from one body to the next.
 """
 
@@ -162,9 +162,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         init = tuple(self.get(v) for v in loop.init)
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
-        carried = [
-            body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)
-        ]
+        carried = [body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)]
         new = For(lower, upper, self.get(loop.step), init, body=body)
         new.loc = loop.loc
         b.add(new)
@@ -209,9 +207,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         early: list[int],
         state: list[Value],
     ) -> list[Value]:
-        """The own part of the first iteration: once with the masks and once without, where it may
-        need none.
-        """
+        """The own part of the first iteration, also without masks where it may need none."""
         b, loop = self.b, flow.loop
 
         def part(masked: bool) -> list[Value]:
@@ -322,17 +318,13 @@ class FlowConsumerBuilder(ConsumerBuilder):
     masked = True
 
     def split(self, flow: FlowLoop, schedule: LoopSchedule) -> tuple[list[int], list[Value]]:
-        """Carried values that the own part defines (by index), and what the late part reads of it."""
+        """Carried values that the own part defines (by index); what the late part reads of it."""
         loop = flow.loop
-        late_dots = {
-            d.dot.id for d, n in zip(flow.dots, schedule.distance, strict=True) if n
-        }
+        late_dots = {d.dot.id for d, n in zip(flow.dots, schedule.distance, strict=True) if n}
         late_ids = {s.op.id for s in schedule.last if s.op is not None} | late_dots
         made = {r: op for op in loop.body.ops for r in op.results}
         early = [
-            j
-            for j, y in enumerate(flow.yields)
-            if y not in made or made[y].id not in late_ids
+            j for j, y in enumerate(flow.yields) if y not in made or made[y].id not in late_ids
         ]
         state: list[Value] = []
         for op in loop.body.ops:

@@ -24,7 +24,7 @@ from tiledsl.ws.stores import store_geometry
 
 L2_SHARE_BYTES = 32 << 20
 REGISTERS = {1: (0, 0, 216), 2: (32, 232, 208), 3: (32, 160, 140)}
-"""Per number of consumers: producer and consumer setmaxnreg values, registers that tiles may take."""
+"""Per number of consumers: setmaxnreg of producer and consumers, registers that tiles may take."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,9 @@ def plan_flow(
 
     registers: that tiles may take per thread, where less than the warpgroups have.
     """
-    rows: set[int] = set()
-    for f in flow.loops:
-        for d in f.dots:
-            acc = d.dot.acc.type
-            assert isinstance(acc, TileType)
-            rows.add(acc.shape[0])
-            if acc.shape[1] % 8 or acc.shape[1] > 256:
-                return f"a dot has {acc.shape[1]} columns, the instruction takes multiples of 8 up to 256"
-    if len(rows) != 1:
-        return f"the dots have {sorted(rows)} rows, consumers share out one number of rows"
-    M = rows.pop()
-    if M % 64:
-        return f"the dots have {M} rows, a warpgroup takes 64"
-    consumers = overrides.num_consumers or min(3, M // 64)
-    if consumers not in REGISTERS or M % (64 * consumers):
-        return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
+    consumers = _consumers(flow, overrides)
+    if isinstance(consumers, str):
+        return consumers
     producer, consumer, limit = REGISTERS[consumers]
     base = Plan(
         num_consumers=consumers,
@@ -79,6 +66,9 @@ def plan_flow(
         consumer_registers=consumer,
         raster_group=0,
     )
+    slots = _slots(flow, base, overrides, target)
+    if isinstance(slots, str):
+        return slots
     notes: list[str] = []
     schedules: dict[int, LoopSchedule] = {}
     for f in flow.loops:
@@ -88,29 +78,12 @@ def plan_flow(
         notes.append(f"schedule of the loop at {at}, {best.clocks:.0f} clocks an iteration:")
         notes += [f"  {line}" for line in best.table().splitlines()]
         notes += [f"  tried {line}" for line in lines]
-    staging = _staging_bytes(flow, base)
-    outer = sum(o.smem.bytes for o in flow.outer)
-    groups = {flow.channel_key(g): sum(o.smem.bytes for o in g) for f in flow.loops for g in f.groups}
-    room = target.smem_bytes - 1024 - outer
-    for buffers in (2, 1):
-        depth = (room - staging * buffers) // max(1, sum(groups.values()))
-        if depth >= 2:
-            break
-    depth = min(depth, 4)
-    used = outer + staging * buffers + depth * sum(groups.values())
-    outer_stages = 2 if outer and base.persistent and used + outer <= target.smem_bytes - 1024 else 1
-    if overrides.num_stages is not None:
-        if overrides.num_stages > depth:
-            return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
-        depth = overrides.num_stages
-    if depth < 1:
-        return f"one slot of {sum(groups.values())} bytes beside {outer} bytes does not fit in shared memory"
     longest, axis, group = tile_order(graph, flow, launch)
     plan = replace(
         base,
-        num_stages=depth,
-        outer_stages=outer_stages,
-        store_buffers=buffers,
+        num_stages=slots.depth,
+        outer_stages=slots.outer,
+        store_buffers=slots.store_buffers,
         longest_first=longest if base.persistent else -1,
         dynamic=base.persistent,
         group_axis=axis,
@@ -119,11 +92,67 @@ def plan_flow(
     return FlowPlan(plan, schedules, tuple(notes))
 
 
+def _consumers(flow: Flow, overrides: Overrides) -> int | str:
+    """Consumer warpgroups, or why the dots do not split over any."""
+    rows: set[int] = set()
+    for f in flow.loops:
+        for d in f.dots:
+            acc = d.dot.acc.type
+            assert isinstance(acc, TileType)
+            rows.add(acc.shape[0])
+            if acc.shape[1] % 8 or acc.shape[1] > 256:
+                return (
+                    f"a dot has {acc.shape[1]} columns, "
+                    "the instruction takes multiples of 8 up to 256"
+                )
+    if len(rows) != 1:
+        return f"the dots have {sorted(rows)} rows, consumers share out one number of rows"
+    M = rows.pop()
+    if M % 64:
+        return f"the dots have {M} rows, a warpgroup takes 64"
+    consumers = overrides.num_consumers or min(3, M // 64)
+    if consumers not in REGISTERS or M % (64 * consumers):
+        return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
+    return consumers
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """Slots of the loops' channels, of channels before the loops, and staging buffers."""
+
+    depth: int
+    outer: int
+    store_buffers: int
+
+
+def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slots | str:
+    """What fits in shared memory, or why nothing does."""
+    staging = _staging_bytes(flow, base)
+    outer = sum(o.smem.bytes for o in flow.outer)
+    groups = {
+        flow.channel_key(g): sum(o.smem.bytes for o in g) for f in flow.loops for g in f.groups
+    }
+    slot = max(1, sum(groups.values()))
+    room = target.smem_bytes - 1024 - outer
+    buffers = 2 if (room - staging * 2) // slot >= 2 else 1
+    depth = min((room - staging * buffers) // slot, 4)
+    used = outer + staging * buffers + depth * slot
+    twice = outer and base.persistent and used + outer <= target.smem_bytes - 1024
+    if overrides.num_stages is not None:
+        if overrides.num_stages > depth:
+            return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
+        depth = overrides.num_stages
+    if depth < 1:
+        return f"one slot of {slot} bytes beside {outer} bytes does not fit in shared memory"
+    return _Slots(depth, 2 if twice else 1, buffers)
+
+
 def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, int]:
     """(axis visited from its end, grouped axis, programs of a group).
 
-    Programs whose trip count grows along axis 0 start with the longest; axes 1 and 2 are then visited
-    in groups whose loop loads fit about half of L2, so that the programs of a group share them.
+    Programs whose trip count grows along axis 0 start with the longest; axes 1 and 2 are then
+    visited in groups whose loop loads fit about half of L2, so that the programs of a group share
+    them.
     """
     grid = launch.grid(graph.constants)
     axes = bound_axes(flow)
@@ -173,5 +202,3 @@ def bound_axes(flow: Flow) -> frozenset[int]:
     for f in flow.loops:
         out |= program_axes(f.loop.lower) | program_axes(f.loop.upper)
     return out
-
-

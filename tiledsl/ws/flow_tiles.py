@@ -1,7 +1,7 @@
 """Tile sizes left to the compiler (`tl.auto`) in kernels with flow loops.
 
-Each combination is lowered and scheduled; the cheapest for the launch wins. The cost of a program is
-its trips times the clocks of the schedule, plus what its start and end cost.
+Each combination is lowered and scheduled; the cheapest for the launch wins. The cost of a program
+is its trips times the clocks of the schedule, plus what its start and end cost.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def launch_clocks(graph: TileGraph, launch: Launch, target: Target) -> float | N
             trips = _trips(graph, f.loop, launch, (program[0], program[1], program[2]))
             each[i] += (schedule.clocks + TRIP_CLOCKS) * trips
     waves = programs / target.num_sms
-    return max(waves * sum(each) / 2 + max(each) / 2, max(each))
+    longest = max(each)
+    return max(waves * sum(each) / 2 + longest / 2, longest)
 
 
 def _rows(flow: Flow) -> int:

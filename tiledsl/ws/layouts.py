@@ -320,9 +320,7 @@ def _convert_operand(graph: TileGraph, op: Op, value: Value, want: Layout) -> No
             graph.set_operand(op, i, convert.result)
 
 
-def _convert_result(
-    graph: TileGraph, op: Op, value: Value, made: Layout, want: Layout
-) -> None:
+def _convert_result(graph: TileGraph, op: Op, value: Value, made: Layout, want: Layout) -> None:
     assert isinstance(value.type, TileType)
     graph.set_type(value, value.type.with_layout(made))
     convert = tile.ConvertLayout(value, want, loc=op.loc, names=(value.name,))

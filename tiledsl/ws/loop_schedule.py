@@ -1,10 +1,10 @@
-"""The schedule of a flow loop: a modulo schedule at tile granularity over tensor core and CUDA cores.
+"""The schedule of a flow loop: a modulo schedule of tiles over tensor core and CUDA cores.
 
-Each dot gets a pipeline distance: at distance 1 it runs one iteration behind the rest, under the tile
-math of the next iteration. All assignments are tried; each is list-scheduled against two units and
-priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `issue` starts
-a dot, `wait` makes everything but the youngest `pending` groups readable, `release` gives slots back,
-`op` is tile or scalar math.
+Each dot gets a pipeline distance: at distance 1 it runs one iteration behind the rest, under the
+tile math of the next iteration. All assignments are tried; each is list-scheduled against two units and
+priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `issue`
+starts a dot, `wait` makes everything but the youngest `pending` groups readable, `release` gives
+slots back, `op` is tile or scalar math.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def list_schedule(
 ) -> tuple[tuple[Step, ...], float]:
     """Issue order of some ops of a body, and the clocks until the last has finished."""
     wanted = {o.id for o in ops}
-    needs = {o.id: [n for n in body.steady_needs(o, rotated=rotated) if n.id in wanted] for o in ops}
+    needs = {
+        o.id: [n for n in body.steady_needs(o, rotated=rotated) if n.id in wanted] for o in ops
+    }
     if rotated:
         _keep_registers(flow, body, ops, needs)
     done: set[int] = set()
@@ -193,9 +195,7 @@ def list_schedule(
     return tuple(steps), clock
 
 
-def _keep_registers(
-    flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int, list[Op]]
-) -> None:
+def _keep_registers(flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int, list[Op]]) -> None:
     """A register operand may be rewritten only after the dot that reads its old value has finished.
 
     Ref: ptxas C7513.
@@ -225,7 +225,9 @@ def _last_readers(flow: FlowLoop, body: _Body, ops: list[Op]) -> dict[int, list[
     return out
 
 
-def schedule_with(flow: FlowLoop, distance: tuple[int, ...], warpgroups: int) -> LoopSchedule | None:
+def schedule_with(
+    flow: FlowLoop, distance: tuple[int, ...], warpgroups: int
+) -> LoopSchedule | None:
     """The schedule for one assignment of distances, or None when it is not legal."""
     body = _Body(flow, distance)
     late = [o for o in body.ops if o.id in body.late]
@@ -246,7 +248,9 @@ def schedule_with(flow: FlowLoop, distance: tuple[int, ...], warpgroups: int) ->
     first, _ = list_schedule(flow, body, early, rotated=False, warpgroups=warpgroups)
     last, _ = list_schedule(flow, body, late, rotated=False, warpgroups=warpgroups)
     clocks = max(span, sum(dot_clocks(d.dot) for d in flow.dots))
-    return LoopSchedule(distance, steps, first, last, clocks, live_registers(flow, body, warpgroups))
+    return LoopSchedule(
+        distance, steps, first, last, clocks, live_registers(flow, body, warpgroups)
+    )
 
 
 def live_registers(flow: FlowLoop, body: _Body, warpgroups: int) -> int:

@@ -159,10 +159,11 @@ class Lowering:
         for payload, loaded in zip(type_.payload, end.values, strict=True):
             name = loaded.name if isinstance(loaded.type, TileType) else op.result.name
             name = name or "ring"
+            extents = "x".join(map(str, payload.shape))
             at = self.smem.take(
                 f"{name} ring",
                 payload.bytes * type_.depth,
-                detail=f"{type_.depth} slots of {'x'.join(map(str, payload.shape))} {payload.dtype}",
+                detail=f"{type_.depth} slots of {extents} {payload.dtype}",
                 hint="fewer num_stages or a smaller tile",
             )
             buffers.append(
@@ -196,7 +197,8 @@ class Lowering:
             "store staging",
             total,
             hint="a smaller tile",
-            detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks of {g.rows}x{g.width} {dtype}",
+            detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks "
+            f"of {g.rows}x{g.width} {dtype}",
         )
         type_ = SmemType(g.chunk_shape, dtype, g.major)
         self.stage = self.b.value(

@@ -120,7 +120,7 @@ class RoleBuilder:
         return self.b.value(Constant(number, value.type.dtype))
 
     def loop_bounds(self, loop: For, step: int) -> tuple[Value, Value]:
-        """The loop's bounds in this role, or this CTA's share of them when the cluster splits it."""
+        """The loop's bounds in this role: this CTA's share when the cluster splits it."""
         lower, upper = self.get(loop.lower), self.get(loop.upper)
         if self.plan.split_k == 1:
             return lower, upper
@@ -321,9 +321,7 @@ class ProducerBuilder(RoleBuilder):
     ) -> None:
         super().__init__(builder, plan, channels, mapping, tiles)
         self.tainted = tainted
-        self.loads: dict[int, Channel] = {
-            o.op.id: c for c in channels.values() for o in c.loads
-        }
+        self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loads}
         self.bounds: dict[int, tuple[Value, Value]] = {}
 
     def clone(self, op: Op) -> None:

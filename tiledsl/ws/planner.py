@@ -149,9 +149,7 @@ class Ranked:
     registers: int
 
 
-def structures(
-    tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
-) -> Iterator[Plan]:
+def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None) -> Iterator[Plan]:
     """Plans that differ in how warpgroups share the work, for one tile.
 
     swap: whether the operands must (not) be swapped; by default only where rows need it.
@@ -284,8 +282,7 @@ class Planner:
             and s.num_loops == 1
             and waves > 1
             and plan.mma_depth <= 2
-            and regs * (1 + s.out_bits / 32) + extra
-            <= (200 if plan.num_consumers < 3 else 140)
+            and regs * (1 + s.out_bits / 32) + extra <= (200 if plan.num_consumers < 3 else 140)
         )
         plan = replace(plan, deferred=deferred)
         slot = self.slot_bytes(tile)
@@ -411,7 +408,8 @@ class Planner:
         elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
             why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
         elif o.num_stages is not None:
-            why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {self.target.smem_bytes} bytes"
+            room = self.target.smem_bytes
+            why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {room} bytes"
         return ScheduleError(
             f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
         )

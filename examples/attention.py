@@ -87,7 +87,7 @@ def attention_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, lse
 
 @tiledsl.jit
 def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o, lse, extra: tl.Tensor,
-                  q_starts, k_starts, o_row: tl.int32, scale: tl.constexpr,
+                  q_starts, k_starts, scale: tl.constexpr,
                   causal: tl.constexpr, window: tl.constexpr, score: tl.constexpr,
                   group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                   BM: tl.constexpr, BN: tl.constexpr):
@@ -101,9 +101,10 @@ def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o, lse, extra: tl.Te
     rows = m + tl.arange(0, BM)
     y, z = attend(x, k, v, (0, h, m), k0, (start, end, k_len), rows + k_len - q_len,
                   scale, causal, window, score, extra, group, BN, D, DV)
-    at, inside = q0 + rows, rows < q_len
-    places = at[:, None].to(tl.int64) * o_row + h * DV + tl.arange(0, DV)[None, :]
-    tl.store(o + places, y.to(q.dtype), mask=inside[:, None])
+    inside, cols = rows < q_len, tl.arange(0, DV)[None, :]
+    at = (q0 + rows).to(tl.int64)
+    places = (at * q.shape[1] + h)[:, None] * v.shape[3] + cols
+    tl.store(o + places, y.to(q.dtype), mask=inside[:, None] & (cols < v.shape[3]))
     tl.store(lse + h.to(tl.int64) * q.shape[2] + at, z, mask=inside)
 # fmt: on
 
@@ -130,12 +131,13 @@ def softcap(cap: float) -> Callable[..., object]:
 
 # ---------------------------------------------------------------------- host side
 def tiles(rows: int, d: int, dv: int) -> dict[str, int]:
-    """The tile for a number of query rows and the head dims."""
+    """The tile for a number of query rows and the head dims, which are filled up with zeros."""
+    dims = {"D": tl.cdiv(d, 16) * 16, "DV": tl.cdiv(dv, 16) * 16}
     if rows <= 64:
-        return {"BM": 64, "BN": 64 if d > 128 else 128}
+        return {**dims, "BM": 64, "BN": 64 if d > 128 else 128}
     if max(d, dv) <= 64:
-        return {"BM": 192, "BN": 128}
-    return {"BM": 128, "BN": 128 if d <= 128 else 112 if dv <= 128 else 64}
+        return {**dims, "BM": 192, "BN": 128}
+    return {**dims, "BM": 128, "BN": 128 if d <= 128 else 112 if dv <= 128 else 64}
 
 
 def attention(
@@ -165,9 +167,10 @@ def attention(
     sizes = {**tiles(Lq, D, DV), **options}
     grid = (tl.cdiv(Lq, sizes["BM"]), H, B)
     at = Lk - Lq if offset is None else offset
+    factor = D**-0.5 if scale is None else scale
     attention_kernel[grid](
-        q, k, v, o, lse, q if extra is None else extra, at, scale or D**-0.5, causal, window, score,
-        H // k.shape[1], D, DV, fast_math=True, **sizes,
+        q, k, v, o, lse, q if extra is None else extra, at, factor, causal, window, score,
+        H // k.shape[1], fast_math=True, **sizes,
     )  # fmt: skip
     return o, lse
 
@@ -199,9 +202,10 @@ def attention_varlen(
     sizes = {**tiles(longest, D, DV), **options}
     grid = (tl.cdiv(longest, sizes["BM"]), H, len(q_starts) - 1)
     heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+    factor = D**-0.5 if scale is None else scale
     varlen_kernel[grid](
-        *heads_first, o, lse, q if extra is None else extra, q_starts, k_starts, H * DV,
-        scale or D**-0.5, causal, window, score, H // k.shape[1], D, DV, fast_math=True, **sizes,
+        *heads_first, o, lse, q if extra is None else extra, q_starts, k_starts,
+        factor, causal, window, score, H // k.shape[1], fast_math=True, **sizes,
     )  # fmt: skip
     return o, lse
 
@@ -231,7 +235,7 @@ def show_compiled() -> None:
     """Compiles causal attention from shapes alone, writes the CUDA text, prints the plan."""
     q = torch.empty(4, 16, 4096, 128, device="meta", dtype=torch.bfloat16)
     lse = torch.empty(4, 16, 4096, device="meta")
-    args = (q, q, q, torch.empty_like(q), lse, q, 0, 128**-0.5, True, 0, None, 1, 128, 128)
+    args = (q, q, q, torch.empty_like(q), lse, q, 0, 128**-0.5, True, 0, None, 1)
     options = {**tiles(4096, 128, 128), "grid": (32, 16, 4), "fast_math": True}
     path = OUT / "attention.cu"
     OUT.mkdir(exist_ok=True)

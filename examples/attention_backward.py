@@ -119,7 +119,8 @@ def attention_gradients(
     delta = torch.empty_like(lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     delta_kernel[tl.cdiv(Lq, BM), H, B](o, do, delta, DV, BM)
-    masks = (offset, scale, causal, window, H // HK, D, DV, BM, BN)
+    dims = tl.cdiv(D, 16) * 16, tl.cdiv(DV, 16) * 16
+    masks = (offset, scale, causal, window, H // HK, *dims, BM, BN)
     grad_q_kernel[tl.cdiv(Lq, BM), H, B](q, k, v, do, lse, delta, dq, *masks, fast_math=True)
     grad_kv_kernel[tl.cdiv(Lk, BN), HK, B](q, k, v, do, lse, delta, dk, dv, *masks, fast_math=True)
     return dq, dk, dv

@@ -232,11 +232,11 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         return
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
-        declined += flow.declined
+        declined[:] = flow.declined or declined  # of the more general form
         return
     made = plan_flow(graph, flow, request.overrides, request.launch, request.target)
     if isinstance(made, str):
-        declined.append(Declined("warp_specialize", made, flow.loops[0].loop.loc))
+        declined[:] = [Declined("warp_specialize", made, flow.loops[0].loop.loc)]
         return
     declined.clear()
     yield specialize_flow(request, graph, flow, made)

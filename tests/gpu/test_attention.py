@@ -64,7 +64,7 @@ def compare(q, k, v, score_fp64=None, **options) -> None:
     check(got, attention_fp64(q, k, v, score=score_fp64, **want), factor=1.2)
 
 
-DIMS = [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)]
+DIMS = [(64, 64), (72, 40), (96, 96), (128, 128), (192, 128), (256, 256)]
 MASKS = {
     "full": {},
     "causal": {"causal": True},

@@ -74,7 +74,9 @@ def test_grouped_heads(heads):
 
 
 @pytest.mark.parametrize("order", ["BHLD", "BLHD"])
-@pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize(
+    "dims", [(64, 64), (72, 40), (96, 96), (128, 128), (192, 128), (256, 256)], ids=str
+)
 def test_head_dims(dims, order):
     q, k, v = inputs(H=2, HK=1, Lq=70, Lk=140, D=dims[0], DV=dims[1], order=order)
     compare(q, k, v, causal=True, tile={})

@@ -65,6 +65,6 @@ def test_grouped_heads(heads):
     compare(*heads, Lq=70, Lk=90, causal=True, order="BLHD")
 
 
-@pytest.mark.parametrize("dims", [(96, 96), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("dims", [(72, 40), (96, 96), (128, 128), (192, 128), (256, 256)], ids=str)
 def test_head_dims(dims):
     compare(H=1, HK=1, Lq=70, Lk=80, D=dims[0], DV=dims[1], causal=True)

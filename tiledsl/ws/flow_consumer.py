@@ -1,8 +1,8 @@
 """The consumer role of a kernel with flow loops: follows the schedule of each loop step by step.
 
 A rotated loop (some dots one iteration behind) becomes: the first iteration's own part; a loop
-whose body holds the late part of iteration i-1 and the own part of iteration i; the last late part. What
-the late part reads of its own iteration is carried from one body to the next.
+whose body holds the late part of iteration i-1 and the own part of iteration i; the last late part.
+What the late part reads of its own iteration is carried from one body to the next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The schedule of a flow loop: a modulo schedule of tiles over tensor core and CUDA cores.
 
 Each dot gets a pipeline distance: at distance 1 it runs one iteration behind the rest, under the
-tile math of the next iteration. All assignments are tried; each is list-scheduled against two units and
-priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `issue`
+tile math of the next iteration. All assignments are tried; each is list-scheduled against two units
+and priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `issue`
 starts a dot, `wait` makes everything but the youngest `pending` groups readable, `release` gives
 slots back, `op` is tile or scalar math.
 """

@@ -196,7 +196,7 @@ def _element_write(
         text = add(thread, register_part(layout, dim), f"{-start[dim]}" if start[dim] else "")
         coords.append(text.replace("+ -", "- "))
         span = type_.shape[dim] if not own else extent
-        if start[dim] or span != extent or layout.padded_shape[dim] != type_.shape[dim]:
+        if own or start[dim] or span != extent or layout.padded_shape[dim] != type_.shape[dim]:
             conditions.append(f"inside({coords[dim]}, {extent})")
     if not own:
         conditions += [e.use_in(c) for c in replica_conditions(layout, e.place.num_warps)]

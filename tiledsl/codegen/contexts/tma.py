@@ -44,9 +44,9 @@ class StoreWaitContext:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """One box from shared memory; condition: who copies, and when."""
+    """One box from shared memory; guard: when, or "" for always."""
 
-    condition: str
+    guard: str
     map: str
     smem: str
     coords: str
@@ -100,7 +100,10 @@ def store_wait(op: ops.StoreWait, e: Emission) -> StoreWaitContext:
 
 @emits("tma.store")
 def store(op: ops.Store, e: Emission) -> StoreContext:
-    """The warpgroup's leader stores and commits."""
+    """The warpgroup's leader stores and commits.
+
+    A store that its guard skips commits an empty group, so that waits count the same.
+    """
     e.use("leader")
-    condition = "leader" if op.guard is None else f"leader && {e.text(op.guard)}"
-    return StoreContext(condition, e.text(op.map), e.text(op.smem), coordinates(e, op.coords))
+    guard = "" if op.guard is None else e.text(op.guard)
+    return StoreContext(guard, e.text(op.map), e.text(op.smem), coordinates(e, op.coords))

@@ -1,0 +1,79 @@
+"""Tile sizes that kernels with flow loops leave to the compiler."""
+
+from __future__ import annotations
+
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.unit.ws.kernels import first
+from tiledsl.compiler import Kernel
+from tiledsl.ws.single_role import SinglePlan
+
+
+# fmt: off
+@tiledsl.jit
+def heads(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, CAUSAL: tl.constexpr,
+          D: tl.constexpr, BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto):
+    m, h = tl.program_id(0) * BM, tl.program_id(1)
+    rows, cols = m + tl.arange(0, BM), tl.arange(0, BN)
+    x = q.load((h, m, 0), (1, BM, D)).reshape((BM, D))
+    top = tl.full((BM,), -float("inf"), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    end = k.shape[1]
+    if CAUSAL:
+        end = min(end, m + BM)
+    for n in range(0, end, BN):
+        s = tl.dot(x, tl.trans(k.load((h, n, 0), (1, BN, D)).reshape((BN, D))))
+        s = tl.where(rows[:, None] >= (n + cols)[None, :], s, -1e30)
+        new = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - new[:, None])
+        z = v.load((h, n, 0), (1, BN, D)).reshape((BN, D))
+        acc = tl.dot(p.to(v.dtype), z, acc * tl.exp2(top - new)[:, None])
+        top = new
+    o.store((h, m, 0), acc.reshape((1, BM, D)))
+# fmt: on
+
+
+def chosen(L: int, D: int, causal: bool = True, H: int = 64, **options) -> Kernel:
+    """The first choice for H heads of L tokens."""
+    x = torch.empty(H, L, D, dtype=torch.bfloat16, device="meta")
+    grid = lambda c: (tl.cdiv(L, c["BM"]), H)  # noqa: E731
+    return first(heads.request_for((x, x, x, x, causal, D), options, grid)[1])
+
+
+def tile(kernel: Kernel) -> tuple[int, int]:
+    assert kernel.plan is not None
+    return kernel.constants["BM"], kernel.constants["BN"]
+
+
+def test_wide_heads_take_two_warpgroups() -> None:
+    kernel = chosen(4096, 128)
+    assert tile(kernel) == (128, 128)
+    assert kernel.plan.num_consumers == 2
+
+
+def test_narrow_heads_take_three_warpgroups_of_long_sequences() -> None:
+    kernel = chosen(4096, 64)
+    assert tile(kernel)[0] == 192
+    assert kernel.plan.num_consumers == 3
+
+
+def test_few_rows_take_one_warpgroup() -> None:
+    assert tile(chosen(64, 64, H=8))[0] == 64
+
+
+def test_tiles_that_do_not_fit_the_registers_are_passed_over() -> None:
+    assert tile(chosen(2048, 256)) == (128, 64)
+
+
+def test_a_given_tile_stays() -> None:
+    assert tile(chosen(4096, 64, BM=128)) == (128, 128)
+
+
+def test_choices_are_kept_to() -> None:
+    assert tile(chosen(4096, 64, BN=tl.auto(64)))[1] == 64
+
+
+def test_without_specialisation_a_single_role_kernel_comes_out() -> None:
+    assert isinstance(chosen(4096, 64, warp_specialize=False).plan, SinglePlan)

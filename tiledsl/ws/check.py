@@ -79,7 +79,11 @@ class Certificate:
         """Lines for the report."""
         word = "proved" if self.proved else "NOT proved"
         head = f"{word} for all trip counts and interleavings ({self.points} launches, {self.seconds * 1e3:.0f} ms)"
-        return [head, *(f"  {o}" for o in self.obligations), *(f"  steady: {s}" for s in self.steady)]
+        return [
+            head,
+            *(f"  {o}" for o in self.obligations),
+            *(f"  steady: {s}" for s in self.steady),
+        ]
 
 
 def check(graph: TileGraph) -> Certificate:

@@ -66,7 +66,11 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         first=trips,
         drawn=2 * trips - trips // turns - 1,
     )
-    few = [LaunchPoint(step, (0, 1, 1)), tiles(0, 3), LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size))]
+    few = [
+        LaunchPoint(step, (0, 1, 1)),
+        tiles(0, 3),
+        LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size)),
+    ]
     few += [tiles(n, 2) for n in range(3, told_apart + 1)]
     many = [tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2)]
     return Points(few, [deep, *many])
@@ -145,7 +149,8 @@ class PointRun(Run):
         for op, entries in self.entries.items():
             states = max(entries, key=len)
             growth = [
-                (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)]) for a, b in pairwise(states)
+                (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)])
+                for a, b in pairwise(states)
             ]
             out.append((op, len(states), first_repeat(growth)))
         return out

@@ -190,7 +190,9 @@ def _while_sources(loop: While, v: Value) -> list[Value]:
     return [loop.init[v.index], ends[1].values[v.index]]
 
 
-def cut_down(graph: TileGraph, rules: Mapping[type[Op], tuple[str, ...]], *, whole: bool = False) -> Program:
+def cut_down(
+    graph: TileGraph, rules: Mapping[type[Op], tuple[str, ...]], *, whole: bool = False
+) -> Program:
     """The program that the checker runs.
 
     rules: per op that it knows, the scalar operands that it needs. whole: keep everything, for a

@@ -110,10 +110,13 @@ class SlotState:
 
 
 class Barrier:
-    """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed."""
+    """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed.
+
+    receives, used: whether a copy, a thread after the set-up has told it anything.
+    """
 
     __slots__ = (
-        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "seen", "tx", "waits", "zero",
+        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "used", "seen", "tx", "waits", "zero",
     )  # fmt: skip
 
     def __init__(self, name: str, index: int, width: int) -> None:
@@ -129,6 +132,7 @@ class Barrier:
         self.waits: list[tuple[int, int, int]] = []
         self.seen = 0
         self.receives = False
+        self.used = False
 
     def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0) -> None:
         """Arrivals, with bytes to come."""
@@ -179,8 +183,13 @@ class NamedBarrier:
 
     def arrive(self, thread: Thread, num_threads: int, op: Op) -> int:
         """One warpgroup arrives; returns the generation that it takes part in."""
-        if thread.clock[self.index] < self.generation or thread.generations.get(self.id) == self.generation:
-            message = f"named barrier {self.id}: an arrival may fall into the generation before its own"
+        if (
+            thread.clock[self.index] < self.generation
+            or thread.generations.get(self.id) == self.generation
+        ):
+            message = (
+                f"named barrier {self.id}: an arrival may fall into the generation before its own"
+            )
             raise Fault("named barriers", message, op)
         if self.count and self.threads != num_threads:
             message = f"named barrier {self.id}: participants disagree, {self.threads} and {num_threads} threads"
@@ -191,7 +200,9 @@ class NamedBarrier:
         self.count += WARPGROUP_THREADS
         self.clock = join(self.clock, thread.clock)
         if self.count > num_threads:
-            message = f"named barrier {self.id}: {self.count} threads arrive, {num_threads} are expected"
+            message = (
+                f"named barrier {self.id}: {self.count} threads arrive, {num_threads} are expected"
+            )
             raise Fault("named barriers", message, op)
         if self.count == num_threads:
             self.generation += 1

@@ -3,6 +3,7 @@
 The roles run as in check_run, with the same clocks and obligations, but in an order drawn from a
 seed, and with copies and wgmmas that happen at any time between their start and the wait for them.
 A slot that is read too early or overwritten too soon shows in the result as well as in the clocks.
+Set-up and layout of shared memory are judged before the run (check_static).
 A warpgroup holds whole tiles; of a write to its own part of a tile it writes that part.
 """
 
@@ -39,17 +40,18 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.check_memory import Slot
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import Step
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_run import RULES
 from tiledsl.ws.check_run import Run
-from tiledsl.ws.check_run import Slot
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import SlotState
 from tiledsl.ws.check_state import Thread
+from tiledsl.ws.check_static import check_objects
 
 EAGERNESS = 0.3
 """Chance of each copy or wgmma in flight to happen in a round."""
@@ -75,11 +77,14 @@ def simulate(
     Raises:
         Fault: an obligation of the checker is violated in this run.
     """
+    check_objects(graph)
     memory_ = GlobalMemory()
     values = bind(graph, args, memory_)
     code = cut_down(graph, RULES, whole=True)
     if code.unknown:
-        raise Fault("liveness", f"the simulator does not know op {code.unknown[0].opcode}", code.unknown[0])
+        raise Fault(
+            "liveness", f"the simulator does not know op {code.unknown[0].opcode}", code.unknown[0]
+        )
     size = int(graph.facts.get("cluster_size", 1))
     persistent = any(isinstance(s.op, role.NumTiles) for steps in code.code.values() for s in steps)
     drawn = 0
@@ -219,7 +224,9 @@ class Simulation(Run):
         super().do_write_scalar(t, op)
 
     # ------------------------------------------------------------------ copies
-    def deliver(self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, num_bytes: int) -> None:
+    def deliver(
+        self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, num_bytes: int
+    ) -> None:
         coords = [int(t.env[v]) for v in op.coords]
         part = int(t.env[op.part]) if op.part is not None else 0
         clock, tensor = list(t.clock), t.env[_map(op.map).tensor]
@@ -382,7 +389,9 @@ def _nothing(shape: tuple[int, ...], dtype: Any) -> Array:
     return out
 
 
-def violation(graph: TileGraph, args: Mapping[str, Any], grid: tuple[int, int, int], **options: Any) -> Op | None:
+def violation(
+    graph: TileGraph, args: Mapping[str, Any], grid: tuple[int, int, int], **options: Any
+) -> Op | None:
     """The op at which a simulation finds a violated obligation, None where it finds none."""
     try:
         simulate(graph, args, grid, **options)

@@ -218,6 +218,8 @@ class Planner:
         o, s = self.overrides, self.shape
         if o.mma_depth is not None:
             base = replace(base, mma_depth=o.mma_depth)
+        elif o.num_stages is not None:
+            base = replace(base, mma_depth=min(base.mma_depth, o.num_stages))
         persistent = o.persistent if o.persistent is not None else True
         if base.ping_pong and (
             not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level

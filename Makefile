@@ -2,13 +2,14 @@
 SHELL := /bin/bash
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 PYTEST_ARGS ?= -n 2
+GPU_ARGS ?= --budget 3600
 
 .PHONY: help demo test gpu-test lint format bench clean
 
 help:
 	@echo "make demo      run examples/matmul.py (on a CPU: interpreter, and a compile without GPU)"
 	@echo "make test      run all tests; GPU tests skip where there is no Hopper GPU"
-	@echo "make gpu-test  run the GPU tests only"
+	@echo "make gpu-test  run the GPU tests, each in a process that may hang or crash (GPU_ARGS='-k split')"
 	@echo "make lint      formatting, lint and types"
 	@echo "make format    rewrite the files in the project's format"
 	@echo "make bench     run every tests/bench/bench_*.py (needs an idle GPU)"
@@ -20,7 +21,7 @@ test:
 	@py="$$(scripts/setup.sh test)" && "$$py" -m pytest -q $(PYTEST_ARGS)
 
 gpu-test:
-	@py="$$(scripts/setup.sh test)" && "$$py" -m pytest -q -m gpu
+	@py="$$(scripts/setup.sh test)" && "$$py" tests/gpu/run_isolated.py $(GPU_ARGS)
 
 lint:
 	@py="$$(scripts/setup.sh test dev)" && "$$py" -m ruff format --check && "$$py" -m ruff check && \

@@ -98,7 +98,14 @@ case(
     "masked_fill",
     masked_fill,
     3,
-    lambda: [seeded(600, dtype=torch.float16), seeded(600) > 0, torch.zeros(600, dtype=torch.float16), 600, 2.5, 256],
+    lambda: [
+        seeded(600, dtype=torch.float16),
+        seeded(600) > 0,
+        torch.zeros(600, dtype=torch.float16),
+        600,
+        2.5,
+        256,
+    ],
     lambda x, m, out, n, v, b: {1: ~m, 2: torch.where(m, x, torch.full_like(x, v))},
 )
 
@@ -159,7 +166,9 @@ def _copy_args(x: torch.Tensor, out: torch.Tensor, BM: int, BN: int) -> list[Any
 
 for name, make in {
     "rows": lambda: _copy_args(seeded(33, 80), torch.zeros(33, 80), 16, 32),
-    "aligned": lambda: _copy_args(seeded(64, 96, dtype=torch.float16), torch.zeros(64, 96, dtype=torch.float16), 32, 32),
+    "aligned": lambda: _copy_args(
+        seeded(64, 96, dtype=torch.float16), torch.zeros(64, 96, dtype=torch.float16), 32, 32
+    ),
     "columns": lambda: _copy_args(seeded(80, 33).t(), torch.zeros(80, 33).t(), 16, 32),
     "transposed": lambda: _copy_args(seeded(48, 64).t(), torch.zeros(64, 48), 32, 32),
     "gaps": lambda: _copy_args(seeded(40, 120)[:, ::3], torch.zeros(40, 40), 16, 16),
@@ -258,10 +267,14 @@ case(
     "row_of_program",
     row_of_program,
     4,
-    lambda: [torch.tensor([2, -1, 0, 4], dtype=torch.int32), seeded(5, 40), torch.zeros(4, 40), 40, 64],
-    lambda idx, x, out, *rest: {
-        2: torch.stack([x[2] - 1, torch.full((40,), 7.0), x[0] - 1, x[4]])
-    },
+    lambda: [
+        torch.tensor([2, -1, 0, 4], dtype=torch.int32),
+        seeded(5, 40),
+        torch.zeros(4, 40),
+        40,
+        64,
+    ],
+    lambda idx, x, out, *rest: {2: torch.stack([x[2] - 1, torch.full((40,), 7.0), x[0] - 1, x[4]])},
 )
 
 
@@ -304,19 +317,36 @@ def split_sum(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.atomic_add(out_ptr + offs, x, mask=offs < n)
 
 
-for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+for dtype in (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+):
     case(
         f"split_sum_{str(dtype)[6:]}",
         split_sum,
         (2, 3),
-        lambda dtype=dtype: [seeded(3, 480, dtype=torch.int8).to(dtype), torch.zeros(480, dtype=dtype), 480, 256],
+        lambda dtype=dtype: [
+            seeded(3, 480, dtype=torch.int8).to(dtype),
+            torch.zeros(480, dtype=dtype),
+            480,
+            256,
+        ],
         lambda x, out, *rest: {1: x.sum(0).to(x.dtype)},
     )
 case(
     "split_sum_odd",
     split_sum,
     (2, 3),
-    lambda: [seeded(3, 301, dtype=torch.int8).bfloat16(), torch.zeros(301, dtype=torch.bfloat16), 301, 256],
+    lambda: [
+        seeded(3, 301, dtype=torch.int8).bfloat16(),
+        torch.zeros(301, dtype=torch.bfloat16),
+        301,
+        256,
+    ],
     lambda x, out, *rest: {1: x.sum(0).to(x.dtype)},
 )
 
@@ -335,7 +365,9 @@ for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint
         extremes,
         2,
         lambda dtype=dtype: [
-            (seeded(240, dtype=torch.int32).abs() if dtype == torch.uint32 else seeded(240) * 100).to(dtype),
+            (
+                seeded(240, dtype=torch.int32).abs() if dtype == torch.uint32 else seeded(240) * 100
+            ).to(dtype),
             torch.zeros(8).to(dtype),
             torch.zeros(8).to(dtype),
             240,
@@ -356,7 +388,9 @@ def bits(x_ptr, or_ptr, and_ptr, xor_ptr, BLOCK: tl.constexpr):
     tl.atomic_xor(xor_ptr + tl.arange(0, BLOCK) % 4, x)
 
 
-def _bits(x: torch.Tensor, or_: Any, and_: torch.Tensor, xor: Any, block: int) -> dict[int, torch.Tensor]:
+def _bits(
+    x: torch.Tensor, or_: Any, and_: torch.Tensor, xor: Any, block: int
+) -> dict[int, torch.Tensor]:
     rows = x.reshape(-1, 4)
     made = {1: torch.zeros_like(rows[0]), 2: and_.clone(), 3: torch.zeros_like(rows[0])}
     for row in rows:
@@ -372,7 +406,9 @@ for dtype in (torch.int32, torch.int64):
         bits,
         1,
         lambda dtype=dtype: [
-            torch.randint(0, 2**31 - 1, (32,), generator=torch.Generator().manual_seed(3)).to(dtype),
+            torch.randint(0, 2**31 - 1, (32,), generator=torch.Generator().manual_seed(3)).to(
+                dtype
+            ),
             torch.zeros(4, dtype=dtype),
             torch.full((4,), -1, dtype=dtype),
             torch.zeros(4, dtype=dtype),
@@ -395,7 +431,12 @@ case(
     "tickets",
     tickets,
     5,
-    lambda: [torch.zeros(2, dtype=torch.int32), torch.zeros(5, dtype=torch.int32), torch.full((80,), -1, dtype=torch.int32), 16],
+    lambda: [
+        torch.zeros(2, dtype=torch.int32),
+        torch.zeros(5, dtype=torch.int32),
+        torch.full((80,), -1, dtype=torch.int32),
+        16,
+    ],
     lambda c, order, out, b: {
         0: torch.tensor([5, 80], dtype=torch.int32),
         2: torch.arange(80, dtype=torch.int32) * 10,
@@ -420,7 +461,12 @@ case(
     "locked_sum",
     locked_sum,
     6,
-    lambda: [seeded(6, 64, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), torch.zeros(64, dtype=torch.int32), 64],
+    lambda: [
+        seeded(6, 64, dtype=torch.int32),
+        torch.zeros(1, dtype=torch.int32),
+        torch.zeros(64, dtype=torch.int32),
+        64,
+    ],
     lambda x, lock, s, b: {1: torch.zeros(1, dtype=torch.int32), 2: x.sum(0).int()},
 )
 
@@ -531,11 +577,20 @@ def _matmul_args(a: torch.Tensor, b: torch.Tensor, *blocks: int) -> list[Any]:
 
 
 for name, make in {
-    "small": lambda: _matmul_args(seeded(96, 80, dtype=torch.float16), seeded(80, 72, dtype=torch.float16), 64, 64, 64, 2),
-    "transposed": lambda: _matmul_args(
-        seeded(80, 96, dtype=torch.float16).t(), seeded(72, 80, dtype=torch.float16).t(), 64, 64, 64, 2
+    "small": lambda: _matmul_args(
+        seeded(96, 80, dtype=torch.float16), seeded(80, 72, dtype=torch.float16), 64, 64, 64, 2
     ),
-    "odd": lambda: _matmul_args(seeded(67, 33, dtype=torch.float16), seeded(33, 45, dtype=torch.float16), 64, 64, 64, 1),
+    "transposed": lambda: _matmul_args(
+        seeded(80, 96, dtype=torch.float16).t(),
+        seeded(72, 80, dtype=torch.float16).t(),
+        64,
+        64,
+        64,
+        2,
+    ),
+    "odd": lambda: _matmul_args(
+        seeded(67, 33, dtype=torch.float16), seeded(33, 45, dtype=torch.float16), 64, 64, 64, 1
+    ),
 }.items():
     case(
         f"matmul_{name}",
@@ -545,3 +600,15 @@ for name, make in {
         lambda a, b, c, *rest: {2: (a.float() @ b.float()).half()},
         tolerance=2e-2,
     )
+
+
+def check(case: Case, args: list[Any], want: dict[int, torch.Tensor]) -> None:
+    """Compares the outputs of a launch with what they should be."""
+    for index, expected in want.items():
+        got = args[index].cpu()
+        assert got.dtype == expected.dtype, f"{case}: argument {index} is {got.dtype}"
+        if case.tolerance:
+            torch.testing.assert_close(got, expected, rtol=case.tolerance, atol=case.tolerance)
+        else:
+            wrong = (got.to(torch.float64) != expected.to(torch.float64)).nonzero()
+            assert not len(wrong), f"{case}: argument {index} differs at {wrong[:4].tolist()}"

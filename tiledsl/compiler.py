@@ -83,6 +83,7 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
+FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "cse", "licm",
     "canonicalize", "uniform-steps", "unmask", "cse", "dce",
@@ -137,7 +138,7 @@ class Request:
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     """The optimised TILE graph for a set of constexpr values."""
     graph = lower_function(request.fn, request.specs, constants)
-    passes = ("fast-math", *TILE_PASSES) if request.fast_math else TILE_PASSES
+    passes = (*FAST_PASSES, *TILE_PASSES) if request.fast_math else TILE_PASSES
     run_passes(graph, passes, request.target, dump=request.dump)
     return graph
 

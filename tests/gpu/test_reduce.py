@@ -14,7 +14,7 @@ from tests.gpu.tile_kernels import Case
 pytestmark = pytest.mark.gpu
 
 # A run of all of them takes minutes.
-EVERY = 1 if os.environ.get("TILEDSL_ALL_CASES") else 3
+EVERY = 1 if os.environ.get("TILEDSL_ALL_CASES") else 4
 CASES = [
     *tile_kernels.reduction_cases()[::EVERY],
     *tile_kernels.reduction_cases(((16, 64), (3, 257)), warps=(1, 2, 8, 16))[:: 2 * EVERY],

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^\s*```(.*)$")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+CITED = re.compile(r"`([\w/]+/[\w.]+)`:\n\n```\w+\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -85,6 +86,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
+
+
+def test_the_walk_through_is_the_code() -> None:
+    blocks = CITED.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(blocks) >= 8
+    for path, block in blocks:
+        assert block.strip() in (ROOT / path).read_text(encoding="utf-8"), path
 
 
 def test_blocks_keep_their_lines() -> None:

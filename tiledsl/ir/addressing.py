@@ -55,10 +55,16 @@ def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value
 
 def _offset(b: Builder, x: Operand, symbol: str) -> Value:
     value = constant(b, x, int64) if isinstance(x, int) else x
-    if isinstance(value, Value) and isinstance(value.type, ScalarType | TileType):
-        if value.type.dtype.is_int or value.type.dtype.kind == "bool":
-            return widened(b, value)
+    if isinstance(value, Value) and _is_integer(value):
+        return widened(b, value)
     raise TypeMismatch(f"{symbol}: a pointer moves by an integer, got {describe(x)}")
+
+
+def _is_integer(value: Value) -> bool:
+    type_ = value.type
+    if not isinstance(type_, ScalarType | TileType):
+        return False
+    return type_.dtype.is_int or type_.dtype.kind == "bool"
 
 
 def widened(b: Builder, value: Value) -> Value:

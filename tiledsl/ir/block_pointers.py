@@ -136,9 +136,7 @@ class BlockPointer(_BlockPointerFields, LanguageObject):
 
     __slots__ = ()
 
-    def access(
-        self, b: Builder, boundary_check: Sequence[int], padding: str, what: str
-    ) -> Access:
+    def access(self, b: Builder, boundary_check: Sequence[int], padding: str, what: str) -> Access:
         """Pointers, mask and filling of an access."""
         axes = unwrap(boundary_check)
         listed = tuple(axes) if is_sequence(axes) else (axes,)
@@ -177,7 +175,7 @@ def make_geometry(
 
 
 def padding_option(given: object, what: str) -> str:
-    """"", "zero" or "nan". Raises TypeMismatch."""
+    """The option: "zero", "nan" or nothing. Raises TypeMismatch."""
     option = unwrap(given) or ""
     if option not in PADDINGS:
         raise TypeMismatch(f"{what}: padding_option {option!r} is none of zero, nan")

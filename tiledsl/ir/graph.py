@@ -7,6 +7,8 @@ in their regions.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -14,14 +16,18 @@ from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
 
-import networkx as nx
-
 from tiledsl.errors import InternalError
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import Type
+
+
+@functools.cache
+def _networkx() -> Any:
+    """The library, imported with the first graph: programs found on disk need none."""
+    return importlib.import_module("networkx")
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class TileGraph:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        self._nx: Any = nx.MultiDiGraph()
+        self._nx: Any = _networkx().MultiDiGraph()
         self._ops: dict[int, Op] = {}
         for op in self.body.walk():
             self._register(op)
@@ -120,7 +126,7 @@ class TileGraph:
 
     def topological(self) -> list[Op]:
         """Ops so that definitions precede uses; ties broken by id."""
-        order = nx.lexicographical_topological_sort(self._nx.subgraph(self._ops))
+        order = _networkx().lexicographical_topological_sort(self._nx.subgraph(self._ops))
         return [self._ops[i] for i in order]
 
     # ------------------------------------------------------------------ editing

@@ -159,7 +159,8 @@ class GlobalMemory:
             message += f": {place} of {name}, which has {block.array.size} elements"
         if lane:
             message += f" (element {list(lane)} of the tile)"
-        if any(b.start <= address < b.stop for b in self._blocks):
+        inside = [b for b in near if b.start <= address and address + itemsize <= b.stop]
+        if inside and not inside[0].array.flags.writeable:
             message = f"{word} address {address:#x}: the tensor there cannot be written"
         return LaunchError(message)
 

@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -132,7 +133,8 @@ class Programs:
             return None
         try:
             return program_of(record, origin)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError) as fault:
+            warnings.warn(f"tiledsl cache: program {key[:12]} cannot be used: {fault!r}", stacklevel=2)
             return None
 
     def keep(self, key: str, program: Program, facts: Mapping[str, Any]) -> None:

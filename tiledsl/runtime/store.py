@@ -42,7 +42,7 @@ class Record:
 
 def pack_record(record: Record) -> bytes:
     """The bytes of a file."""
-    index = {name: len(data) for name, data in record.blobs.items()}
+    index = [(name, len(data)) for name, data in record.blobs.items()]
     head = json.dumps({"facts": dict(record.facts), "blobs": index}, sort_keys=True).encode()
     body = b"".join([len(head).to_bytes(8, "little"), head, *record.blobs.values()])
     packed = zlib.compress(body, 1)
@@ -62,7 +62,7 @@ def unpack_record(data: bytes) -> Record:
         size = int.from_bytes(body[:8], "little")
         head: dict[str, Any] = json.loads(body[8 : 8 + size])
         at, blobs = 8 + size, dict[str, bytes]()
-        for name, length in head["blobs"].items():
+        for name, length in head["blobs"]:
             blobs[name] = body[at : at + length]
             at += length
         return Record(head["facts"], blobs)

@@ -149,9 +149,7 @@ def _cost(layout: Layout, fast: int, element_bytes: int, width: int, run: int) -
     return float(total)
 
 
-def better_layout(
-    op: Access, layout: Layout, facts: AxisFacts, num_warps: int
-) -> Layout | None:
+def better_layout(op: Access, layout: Layout, facts: AxisFacts, num_warps: int) -> Layout | None:
     """A layout in which an access costs so much less that converting the tile pays; or None."""
     type_ = op.pointer.type
     assert isinstance(type_, TileType)

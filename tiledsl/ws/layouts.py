@@ -122,11 +122,16 @@ def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:
     elif isinstance(op, tile_moves.Histogram) and op.mask is not None:
         yield (op.a, op.mask)
     elif is_elementwise(op) or access_of(op) is not None:
-        access = access_of(op)
-        fixed = anchor(access) if access is not None else None
-        tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
-        tiles = [v for v in tiles if v is fixed or not free(v)]
+        tiles = _places(op, free)
         yield from ((tiles[0], v) for v in tiles[1:])
+
+
+def _places(op: Op, free: FreeTiles) -> list[Value]:
+    """Tiles of an elementwise op or an access that lie alike: those that are not made anew."""
+    access = access_of(op)
+    fixed = anchor(access) if access is not None else None
+    tiles = [v for v in (*op.operands, *op.results) if _is_tile(v)]
+    return [v for v in tiles if v is fixed or not free(v)]
 
 
 def _yield(region: Region) -> tuple[Value, ...]:
@@ -228,22 +233,35 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     # What is cut into tiles lies as these do.
     cut = {op.a for op in ops if isinstance(op, tile_moves.Unstack)}
     values.sort(key=lambda v: (v in cut, -_size(v)))
-    anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
-    # What is accessed through pointers comes first, in order of size; equals do not wait for each
-    # other, so that both sides of a transposition are accessed well.
-    for _, same in groupby([v for v in values if v in anchors], key=_size):
-        for v in list(same):
-            if groups.get(v) is None:
-                groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
-        _propagate(ops, groups)
-    for v in values:
-        if groups.get(v) is None:
-            groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
-            _propagate(ops, groups)
+    _offer_defaults(ops, groups, values, facts, num_warps)
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
     return _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
+
+
+def _offer_defaults(
+    ops: list[Op], groups: _Groups, values: list[Value], facts: AxisFacts, num_warps: int
+) -> None:
+    """Coalesced layouts for groups without one, and what follows from them.
+
+    What is accessed through pointers comes first, in order of size; equals do not wait for each
+    other, so that both sides of a transposition are accessed well.
+    """
+
+    def offer(v: Value) -> None:
+        if groups.get(v) is None:
+            groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
+
+    anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
+    for _, same in groupby([v for v in values if v in anchors], key=_size):
+        for v in list(same):
+            offer(v)
+        _propagate(ops, groups)
+    for v in values:
+        if groups.get(v) is None:
+            offer(v)
+            _propagate(ops, groups)
 
 
 def _convert_accesses(

@@ -39,7 +39,7 @@ def run_op(cls: type[Op], *arrays: Any, **attributes: Any) -> np.ndarray:
         build.value(Load(v, (zero,) * a.ndim, block_shape=a.shape))
         for v, a in zip(values, inputs, strict=True)
     ]
-    fields = [s.name for s in cls.fields if s.kind == "operand"]
+    fields = [s.name for s in cls.fields if s.kind == "operand"][: len(tiles)]
     op = cls(**dict(zip(fields, tiles, strict=True)), **attributes)
     result = build.value(op)
     assert isinstance(result.type, TileType)

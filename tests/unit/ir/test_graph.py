@@ -113,7 +113,7 @@ def test_supersede_hands_regions_over(graph: TileGraph) -> None:
     assert isinstance(loop, For)
     zero = Constant(0, int32)
     graph.insert_before(loop, zero)
-    new = For(zero.result, loop.upper, loop.step, (), 1, loop.body)
+    new = For(zero.result, loop.upper, loop.step, (), 1, body=loop.body)
     graph.supersede(loop, new, {})
     verify(graph)
     assert new.body.parent is new

@@ -91,7 +91,14 @@ def _single(op: Single, e: Emission, call: str) -> SharedContext | StoreContext:
     made = shared(e, op, call, dtype, op.scratch, guarded=guarded)
     sync = f"{made.sync}\n{tail}" if tail else made.sync
     return SharedContext(
-        made.guard, made.first, made.scratch, made.word, made.element, sync, made.target, made.result
+        made.guard,
+        made.first,
+        made.scratch,
+        made.word,
+        made.element,
+        sync,
+        made.target,
+        made.result,
     )
 
 

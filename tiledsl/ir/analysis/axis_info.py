@@ -1,7 +1,7 @@
 """Contiguity, divisibility and constancy of integer and pointer tiles, per dimension.
 
-A tile is cut along a dimension into runs of `contiguity` elements that count up by one (pointers: by
-one element), and into runs of `constancy` equal elements; the first element of each run of the
+A tile is cut along a dimension into runs of `contiguity` elements that count up by one (pointers:
+by one element), and into runs of `constancy` equal elements; the first element of each run of the
 former kind is a multiple of `divisibility` (pointers: in bytes). From these follow the width of
 vector accesses and whether a mask holds for a vector as a whole.
 Ref: the axis analysis of pointer-based tile compilers; the rules are written out below.
@@ -200,9 +200,7 @@ def meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
         divisor = gcd(a.at_runs(dim, run), b.at_runs(dim, run))
         axes.append(Axis(run, divisor, gcd(x.constancy, y.constancy)))
     value = a.value if a.value == b.value else None
-    return AxisInfo(
-        tuple(axes), gcd(a.every, b.every), a.unit, value, a.positive and b.positive
-    )
+    return AxisInfo(tuple(axes), gcd(a.every, b.every), a.unit, value, a.positive and b.positive)
 
 
 # ---------------------------------------------------------------------- rules
@@ -343,9 +341,7 @@ def _shl(facts: AxisFacts, op: ew.Shl) -> AxisInfo:
     a, b = facts.of(op.a), facts.of(op.b)
     if b.value is None or not 0 <= b.value < 30:
         return unknown(op.result)
-    axes = [
-        Axis(1, _capped(a.at_runs(d, 1) << b.value), x.constancy) for d, x in enumerate(a.axes)
-    ]
+    axes = [Axis(1, _capped(a.at_runs(d, 1) << b.value), x.constancy) for d, x in enumerate(a.axes)]
     return AxisInfo(tuple(axes), _capped(a.every << b.value), positive=a.positive)
 
 
@@ -463,9 +459,7 @@ def _bits(facts: AxisFacts, op: Any) -> AxisInfo:
     found = _elementwise(facts, op)
     infos = [facts.of(v) for v in op.operands]
     every = reduce(gcd, (i.every for i in infos)) if not isinstance(op, ew.Not) else 1
-    axes = tuple(
-        Axis(1, max(every, 1), x.constancy) for x in found.axes
-    )
+    axes = tuple(Axis(1, max(every, 1), x.constancy) for x in found.axes)
     positive = found.positive or isinstance(op, ew.Abs)
     if isinstance(op, ew.And):
         positive |= any(i.positive for i in infos)

@@ -52,9 +52,9 @@ def rmw_problem(kind: str, dtype: DType) -> str:
     """Why there is no such atomic update; empty when there is one."""
     if kind not in _UPDATES:
         return f"unknown kind {kind!r}"
-    if dtype.bits < 16 or (dtype.bits == 16 and not (dtype.is_float and kind == "add")):
-        if not (dtype.bits == 16 and kind == "xchg"):
-            return f"{dtype!r} is too narrow"
+    of_half = kind == "add" and dtype.is_float
+    if dtype.bits < 16 or (dtype.bits == 16 and not of_half):
+        return f"{dtype!r} is too narrow"
     if dtype.is_float and kind in ("and", "or", "xor"):
         return f"{dtype!r} has no bits to combine"
     if dtype.is_pointer and kind != "xchg":

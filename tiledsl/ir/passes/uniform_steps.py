@@ -6,6 +6,7 @@ tile frees its registers, and what the pointers are made of stays visible inside
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiledsl.dtypes import DType
@@ -58,8 +59,12 @@ def _for(graph: TileGraph, op: For) -> int:
     if not steps:
         return 0
     zeros = [_zero(graph, op, _distance_dtype(op.init[s.index])) for s in steps]
-    distances = [op.body.add_arg(z.type, _name(op.init[s.index])) for s, z in zip(steps, zeros, strict=True)]
-    _extend(graph, op.body, [_next(graph, op.body, d, s) for d, s in zip(distances, steps, strict=True)])
+    distances = [
+        op.body.add_arg(z.type, _name(op.init[s.index])) for s, z in zip(steps, zeros, strict=True)
+    ]
+    _extend(
+        graph, op.body, [_next(graph, op.body, d, s) for d, s in zip(distances, steps, strict=True)]
+    )
     for step, distance in zip(steps, distances, strict=True):
         _replace(graph, op.carried[step.index], op.init[step.index], distance, op.body)
     new = op.rebuild({}, op.regions, init=(*op.init, *zeros))
@@ -79,7 +84,10 @@ def _while(graph: TileGraph, op: While) -> int:
     zeros = [_zero(graph, op, _distance_dtype(op.init[s.index])) for s in steps]
     for region in (op.before, op.body):
         args = region.args[: len(op.init)]
-        added = [region.add_arg(z.type, _name(op.init[s.index])) for s, z in zip(steps, zeros, strict=True)]
+        added = [
+            region.add_arg(z.type, _name(op.init[s.index]))
+            for s, z in zip(steps, zeros, strict=True)
+        ]
         ends = (
             added
             if region is op.before
@@ -93,7 +101,7 @@ def _while(graph: TileGraph, op: While) -> int:
     return len(steps)
 
 
-def _steps(init: tuple[Value, ...], args: list[Value], ends: tuple[Value, ...]) -> list[_Step]:
+def _steps(init: tuple[Value, ...], args: Sequence[Value], ends: tuple[Value, ...]) -> list[_Step]:
     out: list[_Step] = []
     for index, (first, arg, end) in enumerate(zip(init, args, ends, strict=True)):
         if isinstance(first.type, TileType) and not first.type.dtype.is_float:
@@ -104,7 +112,7 @@ def _steps(init: tuple[Value, ...], args: list[Value], ends: tuple[Value, ...]) 
 
 
 def _scalars(arg: Value, end: Value) -> tuple[Value, ...]:
-    """The scalars that lead from the carried tile to its next value; empty when there are others."""
+    """The scalars that lead from the carried tile to its next value; empty where others do."""
     out: list[Value] = []
     while end is not arg:
         op = end.defining_op

@@ -1,0 +1,153 @@
+"""Which plan the cost model takes for the benchmark's shapes, and what becomes of launch options."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.ws.kernels import FP32
+from tests.unit.ws.kernels import first
+from tests.unit.ws.kernels import matmul_request
+from tiledsl.errors import ResourceError
+from tiledsl.errors import ScheduleError
+from tiledsl.target import HOPPER
+from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.plan import Plan
+
+
+def plan_for(M: int, N: int, K: int, **options: object) -> tuple[dict[str, object], Plan]:
+    kernel = first(matmul_request(M, N, K, **options))
+    assert isinstance(kernel.plan, Plan), [str(d) for d in kernel.declined]
+    return kernel.constants, kernel.plan
+
+
+# Shape, tile, ping-pong, CTAs of a cluster: measured on the H200 (docs/performance.md).
+CHOICES = [
+    ((8192, 8192, 512), (128, 192), True, 2),
+    ((8192, 8192, 16384), (128, 192), True, 2),
+    ((4096, 4096, 4096), (128, 256), False, 1),
+    ((2048, 2048, 2048), (128, 256), False, 1),
+    ((4096, 14336, 4096), (128, 256), False, 1),
+]
+
+
+@pytest.mark.parametrize(("shape", "tile", "ping_pong", "cluster"), CHOICES)
+def test_benchmark_shapes(
+    shape: tuple[int, int, int], tile: tuple[int, int], ping_pong: bool, cluster: int
+) -> None:
+    constants, plan = plan_for(*shape)
+    assert (constants["BM"], constants["BN"]) == tile
+    assert (plan.ping_pong, plan.cluster_size, plan.num_consumers) == (ping_pong, cluster, 2)
+    assert plan.persistent
+    assert plan.num_stages >= 4
+
+
+def test_few_rows_share_the_k_loop() -> None:
+    _, plan = plan_for(128, 4096, 4096)
+    assert plan.split_k > 1
+    assert plan.split_k == plan.cluster_size
+
+
+def test_rows_below_an_instruction_swap_the_operands() -> None:
+    constants, plan = plan_for(16, 8192, 8192)
+    assert plan.swapped
+    assert constants["BM"] == 16
+
+
+HONOURED = [
+    {"num_stages": 3},
+    {"mma_depth": 2},
+    {"num_consumers": 1},
+    {"num_consumers": 3},
+    {"ping_pong": True},
+    {"ping_pong": False},
+    {"persistent": False},
+    {"persistent": True},
+    {"cluster": 1},
+    {"cluster": 2},
+    {"split_k": 1},
+    {"split_k": 2},
+    {"raster_group": 4},
+    {"swap_operands": True},
+    {"swap_operands": False},
+    {"num_stages": 3, "mma_depth": 2, "ping_pong": True, "cluster": 2},
+]
+FIELD = {"cluster": "cluster_size", "swap_operands": "swapped"}
+
+
+@pytest.mark.parametrize("options", HONOURED, ids=str)
+def test_an_option_is_what_the_plan_says(options: dict[str, object]) -> None:
+    _, plan = plan_for(4096, 4096, 4096, **options)
+    assert {k: getattr(plan, FIELD.get(k, k)) for k in options} == options
+
+
+def test_the_single_role_on_request() -> None:
+    kernel = first(matmul_request(4096, 4096, 4096, warp_specialize=False))
+    assert not isinstance(kernel.plan, Plan)
+    assert "switched off by the launch option" in str(kernel.declined[0])
+
+
+REFUSED = [
+    ({"num_stages": 30}, "num_stages=30 slots of a .* do not fit in 232448 bytes"),
+    ({"num_stages": 4, "mma_depth": 5}, "mma_depth=5 needs as many slots, num_stages is 4"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=["stages", "depth"])
+def test_an_option_that_fits_no_plan_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message) as caught:
+        first(matmul_request(4096, 4096, 4096, **options))
+    assert "leave the option out" in (caught.value.hint or "")
+
+
+STRUCTURAL = [
+    {"ping_pong": True},
+    {"num_consumers": 2},
+    {"mma_depth": 2},
+    {"cluster": 2},
+    {"split_k": 2},
+    {"swap_operands": True},
+    {"warp_specialize": True},
+]
+
+
+@pytest.mark.parametrize("options", STRUCTURAL, ids=str)
+def test_structure_of_a_kernel_without_tensor_maps_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ScheduleError, match="no legal tensor map") as caught:
+        first(matmul_request(512, 512, 512, pad=1, **options))
+    (name,) = options
+    assert f"{name}={options[name]}" in caught.value.message
+    assert caught.value.loc is not None
+    assert "tl.dot" in caught.value.loc.text
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent": True}, {"cluster": 1}, {"split_k": 1}])
+def test_such_a_kernel_runs_in_a_single_role(options: dict[str, object]) -> None:
+    kernel = first(matmul_request(512, 512, 512, pad=1, **options))
+    assert not isinstance(kernel.plan, Plan)
+    assert any("no legal tensor map" in d.reason for d in kernel.declined)
+
+
+def test_a_plan_fits_the_registers_and_the_shared_memory() -> None:
+    for out in (FP32, None):
+        options = {"out": out} if out else {}
+        kernel = first(matmul_request(4096, 4096, 4096, **options))
+        plan = kernel.plan
+        assert isinstance(plan, Plan)
+        asked = plan.producer_registers + plan.num_consumers * plan.consumer_registers
+        assert 128 * asked <= 65536
+        assert kernel.smem.end_bytes <= HOPPER.smem_bytes
+
+
+def test_a_budget_that_does_not_fit_prints_its_table() -> None:
+    plan = SmemPlan()
+    assert plan.take("a_ring", 200_000, hint="use fewer stages") == 0
+    assert plan.take("staging", 50_000, detail="2 chunks") == 200_704
+    with pytest.raises(ResourceError, match="needs 250704 bytes") as caught:
+        plan.check(HOPPER)
+    lines = caught.value.message.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["a_ring", "200000"],
+        ["staging", "50000"],
+        ["total", "250704"],
+    ]
+    assert caught.value.hint == "use fewer stages"

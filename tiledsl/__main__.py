@@ -68,7 +68,9 @@ def main() -> int:
     given = parser().parse_args()
     match given.command:
         case "cache":
-            return {"list": cache_list, "clear": cache_clear, "verify": cache_verify}[given.action]()
+            return {"list": cache_list, "clear": cache_clear, "verify": cache_verify}[
+                given.action
+            ]()
         case "compile":
             from tiledsl.aot import compile_file
 

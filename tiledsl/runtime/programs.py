@@ -134,7 +134,9 @@ class Programs:
         try:
             return program_of(record, origin)
         except (KeyError, TypeError, ValueError) as fault:
-            warnings.warn(f"tiledsl cache: program {key[:12]} cannot be used: {fault!r}", stacklevel=2)
+            warnings.warn(
+                f"tiledsl cache: program {key[:12]} cannot be used: {fault!r}", stacklevel=2
+            )
             return None
 
     def keep(self, key: str, program: Program, facts: Mapping[str, Any]) -> None:

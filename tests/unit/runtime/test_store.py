@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tiledsl.__main__ import main
 from tiledsl.runtime import store as store_module
 from tiledsl.runtime.closure import closure_of
 from tiledsl.runtime.store import Damaged
@@ -139,13 +140,18 @@ def run(script: str, folder: Path, *args: str, **kwargs):
     if not path.exists() or path.read_text() != script:
         path.write_text(script)
     command = [sys.executable, "-W", "always", str(path), *args]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs)
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kwargs
+    )
 
 
+# The module alone: it needs nothing else of the package, and torch takes long to import.
 WRITERS = """
-import sys, time
-from pathlib import Path
-from tiledsl.runtime.store import Record, store
+import importlib.util, sys, time
+spec = importlib.util.spec_from_file_location("store_alone", sys.argv[2])
+module = sys.modules["store_alone"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+Record, store = module.Record, module.store
 me, end = sys.argv[1], time.time() + 2.5
 blobs = {"cubin": bytes(range(256)) * 400}
 print("ready", flush=True)
@@ -159,7 +165,7 @@ print("done")
 
 
 def test_sixteen_processes_write_the_same_entries_and_some_are_killed(tmp_path):
-    workers = [run(WRITERS, tmp_path, str(i)) for i in range(16)]
+    workers = [run(WRITERS, tmp_path, str(i), store_module.__file__) for i in range(16)]
     for worker in workers[:4]:
         worker.stdout.readline()
         worker.send_signal(signal.SIGKILL)
@@ -207,30 +213,27 @@ def test_a_fresh_process_needs_neither_compiler_nor_nvrtc(tmp_path):
     assert run(edited, tmp_path).communicate(timeout=120)[0].startswith("compiled")
 
 
-def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TILEDSL_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "tiledsl", "cache", *args],
-        env=env, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+def test_command_line(tmp_path, monkeypatch, capsys):
+    def command(action: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["tiledsl", "cache", action])
+        return main(), capsys.readouterr().out
 
-
-def test_command_line(tmp_path):
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
     cache = Store(tmp_path)
     cache.put("cubin", "aa", RECORD)
     cache.put("program", "bb", RECORD)
-    listed = command(tmp_path, "list").stdout
+    _, listed = command("list")
     assert "2 entries" in listed
     assert "program" in listed
     assert " k" in listed
-    assert command(tmp_path, "verify").returncode == 0
+    assert command("verify")[0] == 0
     cache.path("cubin", "aa").write_bytes(b"x")
-    found = command(tmp_path, "verify")
-    assert found.returncode == 1
-    assert "cubin-aa.tdsl" in found.stdout
-    assert "damaged" in command(tmp_path, "list").stdout
-    assert "removed 2 entries" in command(tmp_path, "clear").stdout
-    assert "0 entries" in command(tmp_path, "list").stdout
+    status, found = command("verify")
+    assert status == 1
+    assert "cubin-aa.tdsl" in found
+    assert "damaged" in command("list")[1]
+    assert "removed 2 entries" in command("clear")[1]
+    assert "0 entries" in command("list")[1]
 
 
 # ---------------------------------------------------------------------- what the key holds

@@ -10,14 +10,19 @@ Ref: marked graphs: a net without choices is live if one of its firing sequences
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.ops.control import If
 from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import launch_points
+from tiledsl.ws.check_points import more_points
 from tiledsl.ws.check_points import steady_lines
+from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_run import RULES
@@ -57,8 +62,9 @@ class Obligation:
 
 @dataclass
 class Certificate:
-    """The obligations of one kernel. points: launches run; steady: loops and the iteration from
-    which their state repeats.
+    """The obligations of one kernel.
+
+    points: launches run; steady: loops and the iteration from which their state repeats.
     """
 
     obligations: list[Obligation] = field(default_factory=list[Obligation])
@@ -107,23 +113,60 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         raise Fault("liveness", f"the checker does not know op {op.opcode}", op)
     check_objects(graph)
     cluster_size = int(graph.facts.get("cluster_size", 1))
-    points = launch_points(code, cluster_size, 1)
-    for point in points.few:
-        PointRun(code, point, cluster_size).run()
-    made.points = len(points.few)
+    reached = _run_all(code, launch_points(code, cluster_size, 1).few, cluster_size, made)
+    steady: list[str] | Fault = []
     for scale in SCALES:
         points = launch_points(code, cluster_size, scale)
         runs = [PointRun(code, p, cluster_size, watch=True) for p in points.many]
         for run in runs:
             run.run()
+            reached |= run.reached
         made.points += len(runs)
         steady = steady_lines(runs)
         if not isinstance(steady, Fault):
             break
-    else:
+    if isinstance(steady, Fault):
         raise steady
+    _reach(code, cluster_size, reached, made)
     made.steady = steady
     _record(made, code, None)
+
+
+def _run_all(
+    code: Program, points: Iterable[LaunchPoint], cluster_size: int, made: Certificate
+) -> set[Region]:
+    """Runs launches; returns the regions that they reach."""
+    reached: set[Region] = set()
+    for point in points:
+        run = PointRun(code, point, cluster_size)
+        run.run()
+        made.points += 1
+        reached |= run.reached
+    return reached
+
+
+def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certificate) -> None:
+    """Every part of the program has to be run: by more launches, and where no launch is found that
+    takes a branch, by taking it always.
+    """
+    for point in more_points(code, cluster_size):
+        if reached >= code.code.keys():
+            return
+        reached |= _run_all(code, [point], cluster_size, made)
+    point = launch_points(code, cluster_size, 1).many[-1]
+    for region in [r for r in code.code if r not in reached]:
+        branch = region.parent
+        if region in reached:
+            continue
+        if not isinstance(branch, If):
+            raise Fault("liveness", "no launch was found that reaches this loop", branch)
+        run = PointRun(code, point, cluster_size)
+        run.forced[branch] = region is branch.then
+        run.run()
+        made.points += 1
+        reached |= run.reached
+        if region not in reached:
+            raise Fault("liveness", "no launch was found that reaches this branch", branch)
 
 
 def _record(made: Certificate, code: Program | None, fault: Fault | None) -> None:

@@ -76,6 +76,17 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     return Points(few, [deep, *many])
 
 
+def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
+    """Launches for branches that the others have not taken: odd extents, tiles along both axes."""
+    step = max((_step(op) for op in _ops(code, For)), default=0) or 1
+    axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
+    turns = max((r.instances for r in code.roles), default=1)
+    for trips in range(5):
+        for extent in (step * trips + 1, step * (trips + 1) - 1, step * trips):
+            for x, y in ((turns, 2), (3, turns)):
+                yield LaunchPoint(extent, _grid(x, y, axis, cluster_size))
+
+
 def _grid(x: int, y: int, axis: int, cluster_size: int) -> tuple[int, int, int]:
     """A grid of x by y cluster tiles."""
     sizes = [x, y, 1]
@@ -121,8 +132,9 @@ class PointRun(Run):
         entries[-1].append(self.snapshot())
 
     def snapshot(self) -> State:
-        """Where threads stand and what they have in flight; and what only grows: cursors, phases
-        of mbarriers, and what each thread knows of them.
+        """Where threads stand and what they have in flight; and what only grows.
+
+        That is cursors, phases of mbarriers, and what each thread knows of them.
         """
         stand: list[int] = []
         grown: list[int] = []
@@ -142,8 +154,9 @@ class PointRun(Run):
         return stand, grown
 
     def steady(self) -> list[tuple[Op, int, int]]:
-        """Per loop, the trips seen and the one from which on each trip repeats the one before: all
-        stand alike, and all that grows grows alike. -1 where there is none.
+        """Per loop, the trips seen and the one from which on each trip repeats the one before.
+
+        Then all stand alike, and all that grows grows alike. -1 where there is none.
         """
         out: list[tuple[Op, int, int]] = []
         for op, entries in self.entries.items():
@@ -167,7 +180,7 @@ def first_repeat(items: list[State]) -> int:
 
 
 def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
-    """What to report of the loops of several runs, or what is wrong with one that keeps changing."""
+    """What to report of the loops of several runs, or what is wrong with one that changes."""
     best: dict[Op, tuple[int, int]] = {}
     for run in runs:
         for op, trips, first in run.steady():

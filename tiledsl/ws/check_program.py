@@ -1,9 +1,12 @@
-"""What the checker executes of a MACHINE graph: synchronisation, accesses to shared memory, control
-flow, and the scalars that those depend on. Tile math is left out.
+"""What the checker executes of a MACHINE graph.
+
+Synchronisation, accesses to shared memory, control flow, and the scalars that those depend on. Tile
+math is left out.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -30,27 +33,60 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
 }
+
+
+def _constant(op: Any) -> Any:
+    return op.value
+
+
+def _compare(op: Any, a: int, b: int) -> bool:
+    return COMPARE[op.predicate](a, b)
+
+
+def _select(_: Op, condition: int, a: int, b: int) -> int:
+    return a if condition else b
+
+
+def _cast(_: Op, a: int) -> int:
+    return a
+
+
+def _floordiv(_: Op, a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def _mod(_: Op, a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+def _binary(function: Callable[[int, int], int]) -> Callable[[Op, int, int], int]:
+    def apply(_: Op, a: int, b: int) -> int:
+        return function(a, b)
+
+    return apply
+
+
 FAST: dict[str, Callable[..., Any]] = {
-    "elementwise.constant": lambda op: op.value,
-    "elementwise.add": lambda _, a, b: a + b,
-    "elementwise.sub": lambda _, a, b: a - b,
-    "elementwise.mul": lambda _, a, b: a * b,
-    "elementwise.floordiv": lambda _, a, b: a // b if b else 0,
-    "elementwise.mod": lambda _, a, b: a % b if b else 0,
-    "elementwise.min": lambda _, a, b: min(a, b),
-    "elementwise.max": lambda _, a, b: max(a, b),
-    "elementwise.and": lambda _, a, b: a & b,
-    "elementwise.or": lambda _, a, b: a | b,
-    "elementwise.compare": lambda op, a, b: COMPARE[op.predicate](a, b),
-    "elementwise.select": lambda _, c, a, b: a if c else b,
-    "elementwise.cast": lambda _, a: a,
+    "elementwise.constant": _constant,
+    "elementwise.add": _binary(operator.add),
+    "elementwise.sub": _binary(operator.sub),
+    "elementwise.mul": _binary(operator.mul),
+    "elementwise.floordiv": _floordiv,
+    "elementwise.mod": _mod,
+    "elementwise.min": _binary(min),
+    "elementwise.max": _binary(max),
+    "elementwise.and": _binary(operator.and_),
+    "elementwise.or": _binary(operator.or_),
+    "elementwise.compare": _compare,
+    "elementwise.select": _select,
+    "elementwise.cast": _cast,
 }
 """Scalar ops as Python functions of the op and its operands."""
 
@@ -100,9 +136,10 @@ HANDLED, SCALAR, USE, END, FOR, IF, WHILE = range(7)
 
 @dataclass
 class Program:
-    """A graph, cut down. code: per region, the steps that matter in order. flight: values that may be
-    results of wgmmas in flight. named: ids of named barriers in use. unknown: ops that the checker
-    cannot judge.
+    """A graph, cut down to what synchronises.
+
+    code: per region, the steps that matter in order. flight: values that may be results of wgmmas
+    in flight. named: ids of named barriers in use. unknown: ops that the checker cannot judge.
     """
 
     graph: TileGraph
@@ -115,7 +152,7 @@ class Program:
 
 
 def flight_values(graph: TileGraph) -> set[Value]:
-    """Values that may stand for wgmmas in flight: results of issue, carried through control flow."""
+    """Values that may stand for wgmmas in flight, carried through control flow."""
     flight: set[Value] = set()
     roles = [o for o in graph.body.ops if isinstance(o, Role)]
     control = mma.Issue | For | If | While
@@ -148,7 +185,7 @@ def _yielded(region: Region, targets: tuple[Value, ...]) -> list[tuple[Value, Va
     return list(zip(end.values, targets, strict=False)) if isinstance(end, Yield) else []
 
 
-def needed_scalars(graph: TileGraph, roots: list[Value]) -> set[Value]:
+def needed_scalars(roots: list[Value]) -> set[Value]:
     """Backward slice of scalars from `roots`, through carried values and branches."""
     needed: set[Value] = set()
     work = list(roots)
@@ -158,27 +195,37 @@ def needed_scalars(graph: TileGraph, roots: list[Value]) -> set[Value]:
             continue
         needed.add(v)
         owner = v.owner
-        if isinstance(owner, Region):
-            parent = owner.parent
-            if isinstance(parent, For) and v.index:
-                work.append(parent.init[v.index - 1])
-                work += [a for a, b in _yielded(parent.body, parent.carried) if b is v]
-            elif isinstance(parent, For):
-                work += [parent.lower, parent.step]
-            elif isinstance(parent, While):
-                work += _while_sources(parent, v)
-        elif isinstance(owner, If):
-            work.append(owner.condition)
-            for r in (owner.then, owner.orelse):
-                work += [a for a, b in _yielded(r, owner.results) if b is v]
-        elif isinstance(owner, For):
-            work.append(owner.init[v.index])
-            work += [a for a, b in _yielded(owner.body, owner.results) if b is v]
-        elif isinstance(owner, While):
-            work.append(owner.before.terminator.values[v.index + 1])  # type: ignore[union-attr]
-        else:
-            work += owner.operands
+        work += _argument_sources(owner, v) if isinstance(owner, Region) else _sources(owner, v)
     return needed
+
+
+def _argument_sources(region: Region, v: Value) -> list[Value]:
+    """What the argument of a loop's region takes its values from."""
+    parent = region.parent
+    if isinstance(parent, While):
+        return _while_sources(parent, v)
+    if not isinstance(parent, For):
+        return []
+    if v.index == 0:
+        return [parent.lower, parent.step]
+    carried = [a for a, b in _yielded(parent.body, parent.carried) if b is v]
+    return [parent.init[v.index - 1], *carried]
+
+
+def _sources(op: Op, v: Value) -> list[Value]:
+    """What a result takes its value from."""
+    match op:
+        case If():
+            ends = _yielded(op.then, op.results) + _yielded(op.orelse, op.results)
+            return [op.condition, *(a for a, b in ends if b is v)]
+        case For():
+            return [op.init[v.index], *(a for a, b in _yielded(op.body, op.results) if b is v)]
+        case While():
+            end = op.before.terminator
+            assert isinstance(end, Yield)
+            return [end.values[v.index + 1]]
+        case _:
+            return list(op.operands)
 
 
 def _while_sources(loop: While, v: Value) -> list[Value]:
@@ -201,7 +248,7 @@ def cut_down(
     flight = flight_values(graph)
     roles: list[Role] = [o for o in graph.body.ops if isinstance(o, Role)]
     ops = [o for r in roles for o in _control_walk(r.body)]
-    needed = needed_scalars(graph, [v for op in ops for v in _roots(op, rules)])
+    needed = needed_scalars([v for op in ops for v in _roots(op, rules)])
     code: dict[Region, list[Step]] = {}
     unknown: list[Op] = []
     for op in ops:
@@ -230,7 +277,7 @@ def named_barriers(ops: list[Op], roles: list[Role]) -> set[int]:
 def _kind(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> int:
     if type(op) in rules:
         return HANDLED
-    kinds = {For: FOR, If: IF, While: WHILE, Yield: END}
+    kinds: dict[type[Op], int] = {For: FOR, If: IF, While: WHILE, Yield: END}
     return kinds.get(type(op), SCALAR)
 
 

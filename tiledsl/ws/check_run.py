@@ -1,6 +1,6 @@
-"""Runs a MACHINE program without its data: roles as coroutines over real mbarrier parities, bulk
-copies and wgmma as agents of their own, and a vector clock for each thread.
+"""Runs a MACHINE program without its data, with a vector clock for each thread.
 
+Roles are coroutines over real mbarrier parities; bulk copies and wgmma are agents of their own.
 Branches and trip counts follow from the launch alone, never from the order in which threads run.
 Barriers only count, and no wait can miss its phase (checked). Hence one order of execution decides
 for all of them whether the program ends, and the clocks decide for all of them whether two accesses
@@ -98,6 +98,8 @@ class Run(MemoryRules):
         self.threads: list[Thread] = []
         self.drawn = point.drawn
         self.watched: Thread | None = None
+        self.reached: set[Region] = set()
+        self.forced: dict[Op, bool] = {}
         self._make_threads()
         self.width = 0
         self._make_state()
@@ -226,6 +228,7 @@ class Run(MemoryRules):
     # ------------------------------------------------------------------ control flow
     def region(self, t: Thread, region: Region, args: tuple[Any, ...]) -> Steps:
         env, handlers = t.env, self.handlers
+        self.reached.add(region)
         env.update(zip(region.args, args, strict=False))
         for step in self.code.code.get(region, ()):
             kind, op = step.kind, step.op
@@ -265,7 +268,7 @@ class Run(MemoryRules):
         return ()
 
     def _if(self, t: Thread, op: Any) -> Steps:
-        values = yield from self.region(t, op.then if t.env[op.condition] else op.orelse, ())
+        values = yield from self.region(t, op.then if self.forced.get(op, t.env[op.condition]) else op.orelse, ())
         t.env.update(zip(op.results, values, strict=False))
         return ()
 

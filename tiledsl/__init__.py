@@ -2,6 +2,8 @@
 
 from tiledsl import language
 from tiledsl import testing
+from tiledsl.bundles import bundle
+from tiledsl.bundles import load_bundle
 from tiledsl.config import Config
 from tiledsl.errors import TileError
 from tiledsl.hooks import freeze
@@ -10,6 +12,8 @@ from tiledsl.ir.markers import constexpr
 from tiledsl.jit import JitFunction
 from tiledsl.jit import jit
 from tiledsl.jit import set_allocator
+from tiledsl.manifest import record
+from tiledsl.manifest import warmup
 from tiledsl.math import cdiv
 from tiledsl.math import next_power_of_2
 from tiledsl.runtime.descriptor import TensorDescriptor
@@ -26,14 +30,18 @@ __all__ = [
     "TensorDescriptor",
     "TileError",
     "autotune",
+    "bundle",
     "cdiv",
     "constexpr",
     "freeze",
     "heuristics",
     "jit",
     "language",
+    "load_bundle",
     "next_power_of_2",
+    "record",
     "set_allocator",
     "testing",
+    "warmup",
 ]
 __version__ = "0.1.0"

@@ -34,16 +34,17 @@ def cache_list() -> int:
     total, count = 0, 0
     for path in store().files():
         try:
-            facts, size = path.stat(), path.stat().st_size
-            name = str(unpack_record(path.read_bytes()).facts.get("name", ""))
-        except Damaged as fault:
-            name = f"damaged: {fault}"
+            facts, data = path.stat(), path.read_bytes()
         except OSError:
             continue  # another process removed it
+        try:
+            name = str(unpack_record(data).facts.get("name", ""))
+        except Damaged as fault:
+            name = f"damaged: {fault}"
         kind, _, key = path.stem.partition("-")
         used = datetime.fromtimestamp(facts.st_mtime).strftime("%Y-%m-%d %H:%M")
-        print(f"{kind:8} {key[:16]:16} {size / 1024:8.1f} KiB  {used}  {name}")
-        total, count = total + size, count + 1
+        print(f"{kind:8} {key[:16]:16} {len(data) / 1024:8.1f} KiB  {used}  {name}")
+        total, count = total + len(data), count + 1
     print(f"{count} entries, {total / 2**20:.1f} MiB, in {store().folder or 'no folder'}")
     return 0
 

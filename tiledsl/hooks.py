@@ -9,7 +9,11 @@ from dataclasses import field
 from typing import Any
 from typing import Literal
 
+from tiledsl.call import Call
+from tiledsl.call import GridLike
 from tiledsl.errors import LaunchError
+from tiledsl.runtime.programs import Program
+from tiledsl.runtime.signature import Signature
 
 FreezeMode = Literal["off", "warn", "error"]
 
@@ -28,14 +32,29 @@ class Specialisation:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Event:
+    """A program that a kernel uses for the first time in this process.
+
+    text: of the call, as in the program's key.  grid: as given at launch.
+    """
+
+    text: str
+    call: Call
+    sig: Signature
+    grid: GridLike
+    program: Program
+
+
+Recorder = Callable[[Any, Event], None]
+
+
 @dataclass
 class State:
-    """freeze: what an unplanned compile does.  recorders: called with (kernel, call data)."""
+    """freeze: what an unplanned compile does.  recorders: called with a kernel and an event."""
 
     freeze: FreezeMode = "off"
-    recorders: list[Callable[[Any, dict[str, Any]], None]] = field(
-        default_factory=list[Callable[[Any, dict[str, Any]], None]]
-    )
+    recorders: list[Recorder] = field(default_factory=list[Recorder])
 
 
 STATE = State()

@@ -285,23 +285,21 @@ class JitFunction(Inspected):
         start = time.perf_counter()
         (digest, *rest), values = key
         item = hooks.Specialisation(self._facts(call, sig, values))
-        file_key = program_key(digest, repr((rest, values)), HOPPER.arch)
-        found = PROGRAMS.find(file_key)
+        text = repr((rest, values))
+        program = program_key(digest, text, HOPPER.arch)
+        found = PROGRAMS.find(program)
         origin = found.origin if found else "compiled"
         if found is None and hooks.STATE.freeze != "off" and key[0] in self._by_types:
             found, origin = self._by_types[key[0]], "reused"
         if found is None:
             hooks.unplanned(self.fn.__name__, hooks.cause_of(item, self.history))
             found = self.build(call, sig, grid)
-            PROGRAMS.keep(file_key, found, {"name": self.fn.__name__, "call": item.facts})
+            PROGRAMS.keep(program, found, {"name": self.fn.__name__, "call": item.facts})
         self._by_types[key[0]] = found
         seconds = time.perf_counter() - start
         self.history.append(hooks.Specialisation(item.facts, origin, seconds))
         for recorder in hooks.STATE.recorders:
-            recorder(
-                self,
-                {"key": file_key, "call": call, "sig": sig, "values": values, "program": found},
-            )
+            recorder(self, hooks.Event(text, call, sig, grid, found))
         return found
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Program:

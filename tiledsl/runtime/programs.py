@@ -62,8 +62,8 @@ class Program:
 
 
 @functools.cache
-def compiler_digest() -> str:
-    """Digest of this package's files and the versions of NVRTC and its bindings.
+def package_digest() -> str:
+    """Digest of this package's files.
 
     Files that changed after they were imported say nothing about the code that runs: then the
     digest is one that no other process has.
@@ -77,9 +77,14 @@ def compiler_digest() -> str:
         digest.update(path.read_bytes())
         if path.stat().st_mtime > IMPORTED:
             digest.update(f"{os.getpid()} {IMPORTED}".encode())
-    for name in COMPILERS:
-        digest.update(f"{name} {_version(name)}\0".encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def compiler_digest() -> str:
+    """Digest of this package and of the versions of NVRTC and its bindings."""
+    parts = [package_digest(), *(f"{name} {_version(name)}" for name in COMPILERS)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _version(name: str) -> str:
@@ -90,9 +95,17 @@ def _version(name: str) -> str:
 
 
 def program_key(closure: str, call: str, arch: str) -> str:
-    """The key of a program: closure and call are digest and text of what decides the code."""
-    parts = "\0".join([closure, call, arch, compiler_digest()])
+    """The key of a program: closure and call are digest and text of what decides the code.
+
+    It holds this package but not NVRTC, so that a bundle serves where there is no NVRTC.
+    """
+    parts = "\0".join([closure, call, arch, package_digest()])
     return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def file_key(key: str) -> str:
+    """The key of a program in the disk cache: that of the program with the compiler's versions."""
+    return hashlib.sha256(f"{key}\0{compiler_digest()}".encode()).hexdigest()
 
 
 def program_record(program: Program, facts: Mapping[str, Any]) -> Record:
@@ -128,7 +141,7 @@ class Programs:
         with self._lock:
             record = self._bundled.get(key)
         origin = "bundle" if record else "disk"
-        record = record or store().get(KIND, key)
+        record = record or store().get(KIND, file_key(key))
         if record is None:
             return None
         try:
@@ -145,7 +158,13 @@ class Programs:
             record = program_record(program, facts)
         except TypeError:
             return  # a constant that no file can hold
-        store().put(KIND, key, record)
+        store().put(KIND, file_key(key), record)
+
+    def record(self, key: str) -> Record | None:
+        """The record of a program in a bundle or the disk cache."""
+        with self._lock:
+            found = self._bundled.get(key)
+        return found or store().get(KIND, file_key(key))
 
     def add(self, key: str, record: Record) -> None:
         """Makes a program of a bundle known."""
@@ -154,7 +173,7 @@ class Programs:
 
     def has(self, key: str) -> bool:
         """Whether a bundle or the disk cache holds a program."""
-        path = store().path(KIND, key)
+        path = store().path(KIND, file_key(key))
         return key in self._bundled or (path is not None and path.exists())
 
     def forget(self) -> None:

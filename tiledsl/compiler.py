@@ -353,28 +353,41 @@ def compile_kernel(request: Request) -> Kernel:
     """The first kernel of a request that NVRTC compiles without spills or serialisation.
 
     A specialised plan that fails leaves a line in the report; the single-role kernel is taken as it
-    is.
+    is. Where that does not fit, the first specialised one that merely spills is taken.
     Raises: TileError from any step.
     """
-    for made in modules(request):
-        if made.certificate is not None and not made.certificate.proved:
-            made.rejected = (
-                f"plan given up ({made.plan.describe()}): not proved, {made.certificate.failure}"
-            )
-            continue
-        try:
-            made.compiled = KERNELS.get(made.module, request.target, options=request.nvrtc_options)
-        except TileError as error:
-            if isinstance(made.plan, SinglePlan):
-                raise
-            made.rejected = f"plan given up ({made.plan.describe()}): {error.message}"
-            continue
-        problem = faults(made.compiled, forced=request.overrides.structural)
-        if problem and isinstance(made.plan, Plan):
-            made.rejected = f"plan given up ({made.plan.describe()}): {problem}"
-            continue
-        return made
+    spilled: Kernel | None = None
+    try:
+        for made in modules(request):
+            made.rejected = rejection(request, made)
+            if not made.rejected:
+                return made
+            if spilled is None and made.compiled is not None and not made.compiled.serialized:
+                spilled = made
+    except ResourceError as error:
+        if spilled is None:
+            raise
+        spilled.notes.append(f"registers spill, and in a single role: {error.message}")
+        return spilled
     raise InternalError("no kernel could be compiled")
+
+
+def rejection(request: Request, made: Kernel) -> str:
+    """Compiles a kernel; why the next one has to be tried, empty when it is good.
+
+    Raises: TileError for a single-role kernel that NVRTC refuses.
+    """
+    given_up = f"plan given up ({made.plan.describe()})"
+    if made.certificate is not None and not made.certificate.proved:
+        return f"{given_up}: not proved, {made.certificate.failure}"
+    try:
+        made.compiled = KERNELS.get(made.module, request.target, options=request.nvrtc_options)
+    except TileError as error:
+        if isinstance(made.plan, SinglePlan):
+            raise
+        return f"{given_up}: {error.message}"
+    problem = faults(made.compiled, forced=request.overrides.structural)
+    return f"{given_up}: {problem}" if problem and isinstance(made.plan, Plan) else ""
 
 
 def faults(compiled: CompiledKernel, *, forced: bool) -> str:

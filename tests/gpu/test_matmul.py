@@ -346,6 +346,11 @@ SWAPPED_TILES = [(bm, bn) for bm in (8, 16, 32, 48, 80, 112, 176) for bn in (64,
 @pytest.mark.parametrize("order", ["NN", "NT"])
 @pytest.mark.parametrize("tile", TILES + SWAPPED_TILES, ids=str)
 def test_tiles(tile, order):
+    if (tile, order) == ((192, 208), "NN"):
+        # Columns of a row-major B go to warpgroups in blocks of 64, and one holds 208 at most alone.
+        with pytest.raises(TileError, match="registers"):
+            run(1000, 1048, 200, BM=tile[0], BN=tile[1], layouts=(*ORDERS[order], "row"))
+        return
     run(1000, 1048, 200, BM=tile[0], BN=tile[1], layouts=(*ORDERS[order], "row"), repeats=2)
 
 

@@ -65,7 +65,8 @@ TDSL_FN u32 half_sum(u32 x, u32 y) { return __uhadd(x, y); }
 TDSL_FN i32 half_sum_up(i32 x, i32 y) { return __rhadd(x, y); }
 TDSL_FN u32 half_sum_up(u32 x, u32 y) { return __urhadd(x, y); }
 // ISA: prmt.
-TDSL_FN i32 byte_perm(i32 x, i32 y, i32 s) { return (i32)__byte_perm((u32)x, (u32)y, (u32)s); }
-TDSL_FN u32 byte_perm(u32 x, u32 y, u32 s) { return __byte_perm(x, y, s); }
+// Selectors are the low 3 bits of each nibble; the machine instruction takes the fourth for the sign.
+TDSL_FN i32 byte_perm(i32 x, i32 y, i32 s) { return (i32)__byte_perm((u32)x, (u32)y, (u32)s & 0x7777u); }
+TDSL_FN u32 byte_perm(u32 x, u32 y, u32 s) { return __byte_perm(x, y, s & 0x7777u); }
 
 }  // namespace tdsl

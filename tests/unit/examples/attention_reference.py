@@ -56,5 +56,6 @@ def check(
     assert torch.equal(lse.isinf(), lse_want.isinf())
     finite = ~lse_want.isinf()
     difference = (lse.double() - lse_want)[finite].abs()
-    bound = 1e-5 + 1e-6 * lse_want[finite].abs()
+    # The tensor core sums in a little less than f32: some 2**-18 of the largest score.
+    bound = 1e-5 + 4e-6 * lse_want[finite].abs()
     assert (difference <= factor * bound).all(), f"log-sum-exp off by {difference.max():.2e}"

@@ -18,10 +18,10 @@ import tiledsl
 import tiledsl.language as tl
 
 OUT = Path(__file__).resolve().parents[1] / "out"
-LOG2E = 1.4426950408889634
-LN2 = 0.6931471805599453
 LOWEST = -1e30
 """Stands for the maximum of no keys; finite, so that -inf never meets -inf."""
+FLOOR = -1e8
+"""Scores below are as good as this: differences to it are exact enough for an exponential."""
 
 
 # fmt: off
@@ -32,16 +32,15 @@ def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, gro
     which there are keys[2]. Returns the output and the logarithm of the sum of exponentials.
     """
     b, h, m = at
-    unit = LOG2E if score else scale * LOG2E
     top = tl.full((q.shape[0],), LOWEST, tl.float32)
     total = tl.zeros((q.shape[0],), tl.float32)
     acc = tl.zeros((q.shape[0], DV), tl.float32)
     for n in range(keys[0], keys[1], BN):
         cols = n + tl.arange(0, BN)
-        s = tl.dot(q, tl.trans(k.load((b, h // group, k0 + n, 0), (BN, D))))
+        s = tl.dot(q, tl.trans(k.load((b, h // group, k0 + n, 0), (BN, D)))) * scale
         if score:
-            s = score(s * scale, rows[:, None], cols[None, :], (b, h, m, n), extra)
-            s = tl.where(s == -float("inf"), s, tl.maximum(s, LOWEST))
+            s = score(s, rows[:, None], cols[None, :], (b, h, m, n), extra)
+            s = tl.where(s == -float("inf"), s, tl.maximum(s, FLOOR))
         seen = (cols < keys[2])[None, :]
         if causal:
             seen = seen & (rows[:, None] >= cols[None, :])
@@ -49,13 +48,13 @@ def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, gro
             seen = seen & (rows[:, None] - window < cols[None, :])
         s = tl.where(seen, s, -float("inf"))
         new = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2((s - new[:, None]) * unit if score else s * unit - (new * unit)[:, None])
-        fade = tl.exp2((top - new) * unit)
+        p = tl.exp(s - new[:, None])
+        fade = tl.exp(top - new)
         total = total * fade + tl.sum(p, 1)
         values = v.load((b, h // group, k0 + n, 0), (BN, DV))
         acc = tl.dot(p.to(v.dtype), values, acc * fade[:, None])
         top = new
-    return acc / tl.where(total > 0.0, total, 1.0)[:, None], (top * unit + tl.log2(total)) * LN2
+    return acc / tl.where(total > 0.0, total, 1.0)[:, None], top + tl.log(total)
 
 
 def key_range(m, offset, k_len, causal, window, BM, BN):

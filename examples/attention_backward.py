@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiledsl
 import tiledsl.language as tl
-from examples.attention import LOG2E
 from examples.attention import attention
 from examples.attention import key_range
 from examples.attention import reference
@@ -31,7 +30,7 @@ def weights(s, lse, rows, cols, k_len, scale, causal, window):
         seen = seen & (rows >= cols)
     if window:
         seen = seen & (rows - window < cols)
-    return tl.where(seen, tl.exp2(s * (scale * LOG2E) - lse * LOG2E), 0.0)
+    return tl.where(seen, tl.exp(s * scale - lse), 0.0)
 
 
 @tiledsl.jit

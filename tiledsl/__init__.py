@@ -2,6 +2,7 @@
 
 from tiledsl import language
 from tiledsl import testing
+from tiledsl.aot import export
 from tiledsl.bundles import bundle
 from tiledsl.bundles import load_bundle
 from tiledsl.config import Config
@@ -33,6 +34,7 @@ __all__ = [
     "bundle",
     "cdiv",
     "constexpr",
+    "export",
     "freeze",
     "heuristics",
     "jit",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Literal
 
 from tiledsl.dtypes import DType
+
+
+_INCLUDE = re.compile(r'\s*#include "([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,21 @@ class KernelModule:
     @property
     def standalone(self) -> str:
         """One text with the headers inlined, for reading and for external compilers."""
-        text = self.source
-        for name, body in self.headers:
-            text = text.replace(f'#include "{name}"', body, 1).replace(f'#include "{name}"\n', "")
-        return text
+        texts, done = dict(self.headers), set[str]()
+
+        def inlined(text: str) -> str:
+            out: list[str] = []
+            for line in text.splitlines(keepends=True):
+                found = _INCLUDE.match(line)
+                name = found[1] if found else ""
+                if name in texts:
+                    out.append("" if name in done else inlined_header(name))
+                elif line.strip() != "#pragma once":
+                    out.append(line)
+            return "".join(out)
+
+        def inlined_header(name: str) -> str:
+            done.add(name)
+            return f"// ---- {name}\n{inlined(texts[name])}"
+
+        return inlined(self.source)

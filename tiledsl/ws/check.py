@@ -34,11 +34,14 @@ SCALES = (1, 2, 4)
 """How much longer to look for the trip from which on loops repeat their state."""
 OBLIGATIONS = {
     "balance": "every mbarrier phase gets exactly its arrivals and bytes; nothing is left over",
-    "liveness": "no circular wait: with every barrier a counter, one complete run shows that all end",
+    "liveness": "no circular wait: with every barrier a counter, one complete run shows that "
+    "all end",
     "ordering": "every write of a slot comes after the last read and write of its tenant before, "
     "wgmma and bulk copies counted until their waits; no wait can miss its phase",
-    "fences": "generic writes reach the async proxy through a fence and a barrier; wgmma registers are fenced",
-    "named barriers": "ids in 1..15, participants and counts agree, nobody arrives twice in one generation",
+    "fences": "generic writes reach the async proxy through a fence and a barrier; wgmma registers "
+    "are fenced",
+    "named barriers": "ids in 1..15, participants and counts agree, nobody arrives twice in one "
+    "generation",
     "staging": "a slab is rewritten after its bulk store has read it, and outlives it",
     "cluster": "remote arrivals and copies go to CTAs that run; the cluster leaves together",
     "memory": "buffers, mbarriers and scratch do not overlap",
@@ -84,7 +87,8 @@ class Certificate:
     def render(self) -> list[str]:
         """Lines for the report."""
         word = "proved" if self.proved else "NOT proved"
-        head = f"{word} for all trip counts and interleavings ({self.points} launches, {self.seconds * 1e3:.0f} ms)"
+        cost = f"{self.points} launches, {self.seconds * 1e3:.0f} ms"
+        head = f"{word} for all trip counts and interleavings ({cost})"
         return [
             head,
             *(f"  {o}" for o in self.obligations),
@@ -146,8 +150,9 @@ def _run_all(
 
 
 def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certificate) -> None:
-    """Every part of the program has to be run: by more launches, and where no launch is found that
-    takes a branch, by taking it always.
+    """Every part of the program has to be run.
+
+    By more launches, and where no launch is found that takes a branch, by taking it always.
     """
     for point in more_points(code, cluster_size):
         if reached >= code.code.keys():

@@ -22,7 +22,7 @@ from tiledsl.ws.check_state import Writer
 
 
 class Slot:
-    """A slot as a value: its state, and the use of the ring that the cursor stood for (-1: none)."""
+    """A slot as a value: its state, and the use of the ring that the cursor stood for, or -1."""
 
     __slots__ = ("at", "buffer", "order", "state", "type", "use")
 

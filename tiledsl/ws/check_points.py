@@ -45,8 +45,8 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     """Extents that give the loops every number of trips that some branch tells apart, and many.
 
     few: no tile, no trip, and small numbers of trips. many: one and two trips on so many tiles that
-    every ring comes round, and many trips on a tile or two, the CTA in the middle of axis 0; `scale` times as many as are
-    mostly enough.
+    every ring comes round, and many trips on a tile or two, the CTA in the middle of axis 0;
+    `scale` times as many as are mostly enough.
     """
     step = max((_step(op) for op in _ops(code, For)), default=0) or 1
     arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]

@@ -100,6 +100,7 @@ class Run(MemoryRules):
         self.watched: Thread | None = None
         self.reached: set[Region] = set()
         self.forced: dict[Op, bool] = {}
+        self.loaded = loaded_scalars(code, point.extent)
         self._make_threads()
         self.width = 0
         self._make_state()
@@ -220,8 +221,8 @@ class Run(MemoryRules):
 
     def _check_balance(self, b: Barrier) -> None:
         if (b.tx or b.pending) and (b.used or b.receives):
-            message = f"{b.name} ends in the middle of a phase: {b.pending} of {b.expected} arrivals, {b.tx} bytes open"
-            raise Fault("balance", message)
+            open_ = f"{b.pending} of {b.expected} arrivals, {b.tx} bytes open"
+            raise Fault("balance", f"{b.name} ends in the middle of a phase: {open_}")
         if b.receives and b.seen < b.phases:
             raise Fault("balance", f"nobody waits for copies that {b.name} tells of")
 
@@ -268,7 +269,8 @@ class Run(MemoryRules):
         return ()
 
     def _if(self, t: Thread, op: Any) -> Steps:
-        values = yield from self.region(t, op.then if self.forced.get(op, t.env[op.condition]) else op.orelse, ())
+        taken = op.then if self.forced.get(op, t.env[op.condition]) else op.orelse
+        values = yield from self.region(t, taken, ())
         t.env.update(zip(op.results, values, strict=False))
         return ()
 
@@ -299,7 +301,7 @@ class Run(MemoryRules):
         if step.fast is not None:
             env[result] = step.fast(step.op, *[env[v] for v in step.operands])
         elif step.op.effect is Effect.READ:
-            env[result] = self.point.extent
+            env[result] = self.loaded[step.op]
         else:
             env[result] = scalar(step.op, [env[v] for v in step.operands])
 
@@ -308,6 +310,21 @@ class Run(MemoryRules):
         for v in step.operands:
             self.check_taken(t, v, step.op)
         self.compute(t, step)
+
+
+def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
+    """Values of the scalars that a program loads, the same for the clones of one load.
+
+    They grow in the order of the source, so that the end of a range that is loaded after its begin
+    lies behind it.
+    """
+    ops = [s.op for steps in code.code.values() for s in steps if s.op.effect is Effect.READ]
+
+    def place(op: Op) -> tuple[int, int]:
+        return (op.loc.line, op.loc.col) if op.loc is not None else (0, 0)
+
+    places = sorted({place(o) for o in ops})
+    return {o: extent * (1 + places.index(place(o))) for o in ops}
 
 
 def _snake(cls: type[Op]) -> str:

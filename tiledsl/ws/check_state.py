@@ -1,8 +1,8 @@
-"""Synchronisation state of a simulated CTA: mbarriers, named barriers, shared-memory slots, and the
-vector clocks by which an access is known to come after another in every interleaving.
+"""Synchronisation state of a simulated CTA: barriers, slots, and vector clocks.
 
-A clock has one component for each thread of the simulation (how far its work is known), one for each
-mbarrier and one for each named barrier (how many of its phases are known to be complete).
+By the clocks an access is known to come after another in every interleaving. A clock has one
+component for each thread of the simulation (how far its work is known), one for each mbarrier and
+one for each named barrier (how many of its phases are known to be complete).
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Barrier:
     """
 
     __slots__ = (
-        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "used", "seen", "tx", "waits", "zero",
+        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "seen", "tx",
+        "used", "waits", "zero",
     )  # fmt: skip
 
     def __init__(self, name: str, index: int, width: int) -> None:
@@ -139,8 +140,8 @@ class Barrier:
         self.pending += count
         self.tx += tx
         if self.pending > self.expected:
-            message = f"{self.name} gets {self.pending} arrivals in one phase, {self.expected} are expected"
-            raise Fault("balance", message, op)
+            got = f"{self.pending} arrivals in one phase, {self.expected} are expected"
+            raise Fault("balance", f"{self.name} gets {got}", op)
         self.clock = join(self.clock, clock)
         self._complete(op)
 
@@ -192,8 +193,8 @@ class NamedBarrier:
             )
             raise Fault("named barriers", message, op)
         if self.count and self.threads != num_threads:
-            message = f"named barrier {self.id}: participants disagree, {self.threads} and {num_threads} threads"
-            raise Fault("named barriers", message, op)
+            what = f"participants disagree, {self.threads} and {num_threads} threads"
+            raise Fault("named barriers", f"named barrier {self.id}: {what}", op)
         thread.generations[self.id] = self.generation
         mine = self.generation
         self.threads = num_threads

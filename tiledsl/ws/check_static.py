@@ -1,4 +1,4 @@
-"""Obligations that need no run: layout of shared memory, set-up before roles, the end of clusters."""
+"""Obligations that need no run: layout of shared memory, set-up, the end of clusters."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ def check_overlap(ops: list[Op]) -> None:
 
 
 def is_scratch(op: Op | None) -> bool:
+    """Whether an op gives a buffer for exchanges between warps."""
     return op is not None and op.results[0].name == "scratch"
 
 
 def check_setup(ops: list[Op], cluster_size: int) -> None:
-    """One thread initialises each mbarrier once and fences; all wait for it before a role starts."""
+    """One thread initialises each mbarrier once and fences; a role starts after that."""
     setup = next((i for i, o in enumerate(ops) if isinstance(o, Setup)), -1)
     first = next((i for i, o in enumerate(ops) if isinstance(o, Role)), len(ops))
     arrays = {o.result for o in ops if isinstance(o, barrier.MbarrierArray)}

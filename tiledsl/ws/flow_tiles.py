@@ -15,7 +15,6 @@ from tiledsl.ir.analysis.evaluate import Unknown
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.flow import Flow
@@ -88,7 +87,7 @@ def launch_clocks(graph: TileGraph, launch: Launch, target: Target) -> float | N
 
 
 def _rows(flow: Flow) -> int:
-    types = [d.dot.acc.type for f in flow.loops for d in f.dots if isinstance(d.dot, Dot)]
+    types = [d.dot.acc.type for f in flow.loops for d in f.dots]
     rows = {t.shape[0] for t in types if isinstance(t, TileType)}
     return rows.pop() if len(rows) == 1 else 0
 

@@ -87,7 +87,7 @@ def _is_tile(v: Value) -> bool:
     return isinstance(v.type, TileType)
 
 
-def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:
+def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:  # noqa: C901 - a case per op
     """Pairs of values of an op that must lie alike."""
     if isinstance(op, For):
         end = _yield(op.body)

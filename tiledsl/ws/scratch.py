@@ -21,6 +21,7 @@ from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
 from tiledsl.ws.budget import SmemPlan
 
 ALIGN_BYTES = 128
@@ -71,7 +72,10 @@ def refuse_cooperation(role: Role) -> None:
         ScheduleError: an op of the role would wait for threads that do not run it.
     """
     for op in role.body.walk():
-        if hasattr(op, "scratch_bytes"):
+        if not hasattr(op, "scratch_bytes"):
+            continue
+        on_tiles = any(isinstance(v.type, TileType) for v in (*op.operands, *op.results))
+        if on_tiles or requested_bytes(op):
             name = op.opcode.rpartition(".")[2]
             raise ScheduleError(f"the addresses of loads depend on a {name} of a tile", op.loc)
 

@@ -193,7 +193,7 @@ class Simulation(Run):
         results: Any = op.execute(self.machines[t], *[self.value(t, v) for v in op.operands])
         if isgenerator(results):
             results = finish(results)
-        many = results if isinstance(results, tuple) else (results,)
+        many: tuple[Any, ...] = results if isinstance(results, tuple) else (results,)
         for r, x in zip(op.results, many, strict=False):
             t.env[r] = x
 

@@ -285,7 +285,7 @@ def test_a_loop_in_a_branch(run) -> None:
 def collatz(out: tl.Tensor, n):
     steps = 0
     while n != 1 and steps < 100:
-        if n % 2 == 0:  # noqa: SIM108
+        if n % 2 == 0:
             n = n // 2
         else:
             n = 3 * n + 1

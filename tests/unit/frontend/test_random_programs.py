@@ -105,7 +105,10 @@ class Writer:
         body = self.block(3, "    ", in_loop=False) + self.block(3, "    ", in_loop=False)
         ends = [f"    out.store({i + 1}, {v})" for i, v in enumerate(VARIABLES)]
         starts = ["    c = 5", "    d = 0"]
-        return "\n".join(["def kernel(out: tl.Tensor, a, b, N: tl.constexpr):", *starts, *body, *ends]) + "\n"
+        return (
+            "\n".join(["def kernel(out: tl.Tensor, a, b, N: tl.constexpr):", *starts, *body, *ends])
+            + "\n"
+        )
 
 
 class Out:

@@ -400,7 +400,7 @@ def combine_returns_two(x: tl.Tensor, o: tl.Tensor):
 
 
 def branching(a, b):
-    if a > b:  # noqa: SIM108 - the branch is the point
+    if a > b:
         c = a
     else:
         c = b

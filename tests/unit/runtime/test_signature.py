@@ -198,7 +198,14 @@ def test_other_objects_with_a_pointer():
 
 @pytest.mark.parametrize(
     ("value", "divisible", "one"),
-    [(0, 16, False), (1, 1, True), (7, 1, False), (12, 4, False), (-24, 8, False), (2**40, 16, False)],
+    [
+        (0, 16, False),
+        (1, 1, True),
+        (7, 1, False),
+        (12, 4, False),
+        (-24, 8, False),
+        (2**40, 16, False),
+    ],
 )
 def test_integers_are_known_by_their_divisors(value, divisible, one):
     found = scalar_spec("n", value)

@@ -216,7 +216,9 @@ def is_ring_cursor(graph: TileGraph, op: Op) -> bool:
     if not isinstance(op, barrier.CursorCreate) or not any(o.is_loop for o in op.parent.ops):
         return False
     used = [o for o in walk(graph) if op.result in o.operands and not isinstance(o, smem.Slot)]
-    return any(hasattr(o, "barriers") for o in used) and all(o.parent is not op.parent for o in used)
+    return any(hasattr(o, "barriers") for o in used) and all(
+        o.parent is not op.parent for o in used
+    )
 
 
 def has_results_after(graph: TileGraph, op: Op) -> bool:

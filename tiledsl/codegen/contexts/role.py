@@ -171,7 +171,7 @@ def draw_tile(op: ops.DrawTile, e: Emission) -> TileContext:
 
 @emits("role.next_tile")
 def next_tile(op: ops.NextTile, e: Emission) -> TileContext:
-    """The next tile: `const int next_1 = next_tile(&tile_counters[launch_slot], ...);`."""
+    """The tile behind a number: `next_tile(&tile_counters[launch_slot], drawn_1, num_tiles_1)`."""
     return TileContext(
         e.assignment(op.result, "next_tile"),
         e.params.launch_slot(),

@@ -102,7 +102,7 @@ class If(Op, opcode="control.if", effect=Effect.CONTROL):
 
 
 class While(Op, opcode="control.while", effect=Effect.CONTROL):
-    """`while`: `before` gives (condition, values...) from the carried values, `body` the next ones."""
+    """`while`: `before` gives (condition, values...) of the carried values, `body` the next."""
 
     is_loop = True
     init: tuple[Value, ...] = operands()

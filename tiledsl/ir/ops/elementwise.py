@@ -264,7 +264,8 @@ class Cast(Op, opcode="elementwise.cast"):
     """Converts to another dtype.
 
     float to smaller float rounds to nearest even (fp8 saturates); float to int truncates toward
-    zero and saturates, NaN gives 0; int to smaller int keeps the low bits; anything to i1 is `x != 0`.
+    zero and saturates, NaN gives 0; int to smaller int keeps the low bits; anything to i1 is
+    `x != 0`.
     """
 
     a: Value = operand()

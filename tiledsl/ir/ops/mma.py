@@ -34,7 +34,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
 FP8_PROMOTION = 128
-"""The tensor core sums fp8 products with some 14 bits; after so many elements of K they go to f32."""
+"""The tensor core sums fp8 products with some 14 bits; after so much of K they go to f32."""
 
 
 def accumulator_dtype(operand_dtype: DType) -> DType:
@@ -63,8 +63,9 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8),
     registers.
     a and b may have leading batch dimensions, [B, M, K] and [B, K, N]; then acc has them too.
-    precision: for f32 operands "tf32" (one product of operands rounded to TF32), "tf32x3" (three, an
-    error of about 2**-21 of the sum of absolute products), "ieee" or "" (as accurate as f32); else "".
+    precision: for f32 operands "tf32" (one product of operands rounded to TF32), "tf32x3" (three,
+    an error of about 2**-21 of the sum of absolute products), "ieee" or "" (as accurate as f32);
+    else "".
     promote: elements of K after which an fp8 product is added to acc in f32; 0 never.
     Ref: PTX ISA, wgmma.mma_async.
     """

@@ -1,0 +1,96 @@
+"""The checker accepts what the compiler makes, says what it proved, and refuses what it cannot know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.ws.machine_kernels import NAMES
+from tests.unit.ws.machine_kernels import case
+from tests.unit.ws.machine_kernels import copy_of
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.debug import Print
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.role import Role
+from tiledsl.report import render_report
+from tiledsl.ws.check import OBLIGATIONS
+from tiledsl.ws.check import check
+from tiledsl.ws.check_points import first_repeat
+from tiledsl.ws.simulate import simulate
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_proved(name: str) -> None:
+    made = case(name).kernel.certificate
+    assert made is not None
+    assert made.failure == ""
+    assert [o.name for o in made.obligations] == list(OBLIGATIONS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_simulation_gives_the_result(name: str, seed: int) -> None:
+    made = case(name)
+    arguments = made.arguments()
+    simulate(made.graph, arguments, made.grid, seed=seed)
+    assert made.is_right(arguments[made.result])
+
+
+def test_simulations_agree_bit_for_bit() -> None:
+    """The order in which threads and copies go on does not matter."""
+    made = case("ping-pong")
+    results: list[np.ndarray] = []
+    for seed in range(3):
+        arguments = made.arguments()
+        simulate(made.graph, arguments, made.grid, seed=seed)
+        results.append(arguments[made.result].view(np.uint16))
+    assert all((r == results[0]).all() for r in results)
+
+
+def test_report_shows_the_certificate() -> None:
+    text = render_report(case("cooperative").kernel)
+    assert "proof:" in text
+    assert "proved for all trip counts and interleavings" in text
+    assert "matmul_kernels.py" in text
+
+
+def test_loops_repeat_their_state() -> None:
+    made = case("ping-pong").kernel.certificate
+    assert made is not None
+    assert len(made.steady) == 2
+    assert all("each trip repeats the one before" in line for line in made.steady)
+
+
+def test_unknown_ops_are_not_accepted() -> None:
+    graph = copy_of("cooperative")
+    role = next(o for o in graph.body.ops if isinstance(o, Role) and not o.single_thread)
+    op = Print(())
+    op.parent = role.body
+    role.body.ops.insert(0, op)
+    assert "does not know op debug.print" in check(graph).failure
+
+
+def test_a_loop_that_never_ends_is_refused() -> None:
+    graph = copy_of("cooperative")
+    for loop in [o for o in graph.body.walk() if isinstance(o, For)]:
+        made = loop.step.defining_op
+        if isinstance(made, Constant):
+            made.value = 0
+    assert "step 0" in check(graph).failure
+
+
+def test_a_program_without_barriers_of_its_own_has_nothing_to_hang_on() -> None:
+    graph = copy_of("single tile")
+    for role in [o for o in graph.body.ops if isinstance(o, Role)]:
+        role.body.ops[:] = []
+        assert not any(isinstance(o, barrier.MbarrierWait) for o in role.body.walk())
+    assert check(graph).proved
+
+
+@pytest.mark.parametrize(
+    ("items", "at"),
+    [([1, 1], 0), ([3, 1, 1], 1), ([5, 1, 2, 1, 2], 1), ([1, 2, 3], -1), ([], -1)],
+)
+def test_first_repeat(items: list[int], at: int) -> None:
+    assert first_repeat([([i], []) for i in items]) == at

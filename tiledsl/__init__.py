@@ -17,6 +17,7 @@ from tiledsl.manifest import record
 from tiledsl.manifest import warmup
 from tiledsl.math import cdiv
 from tiledsl.math import next_power_of_2
+from tiledsl.runtime.custom_op import op
 from tiledsl.runtime.descriptor import TensorDescriptor
 from tiledsl.tuner import Autotuner
 from tiledsl.tuner import autotune
@@ -41,6 +42,7 @@ __all__ = [
     "language",
     "load_bundle",
     "next_power_of_2",
+    "op",
     "record",
     "set_allocator",
     "testing",

@@ -1,7 +1,7 @@
 """A compiled kernel as C: a header, and a source file that holds the cubin and launches it.
 
-The source needs the CUDA driver at run time and nothing but a C compiler to build: where there is no
-cuda.h, it declares the few driver functions that it calls.
+The source needs the CUDA driver at run time and nothing but a C compiler to build: where there is
+no cuda.h, it declares the few driver functions that it calls.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ C_TYPES = {
 }
 # Ref: CUDA driver API, CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion.
 MAP_TYPES = {
-    "i1": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4,
-    "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
+    "i1": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3,
+    "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
@@ -68,11 +68,11 @@ extern CUresult cuModuleGetFunction(CUfunction*, CUmodule, const char*);
 extern CUresult cuFuncSetAttribute(CUfunction, int, int);
 extern CUresult cuCtxGetDevice(CUdevice*);
 extern CUresult cuDeviceGetAttribute(int*, int, CUdevice);
-extern CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                               unsigned, CUstream, void**, void**);
-extern CUresult cuTensorMapEncodeTiled(CUtensorMap*, int, unsigned, void*, const unsigned long long*,
-                                       const unsigned long long*, const unsigned*, const unsigned*, int,
-                                       int, int, int);
+extern CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                               unsigned, unsigned, CUstream, void**, void**);
+extern CUresult cuTensorMapEncodeTiled(CUtensorMap*, int, unsigned, void*,
+                                       const unsigned long long*, const unsigned long long*,
+                                       const unsigned*, const unsigned*, int, int, int, int);
 #endif
 """
 TENSOR = """\

@@ -9,7 +9,6 @@ from typing import Literal
 
 from tiledsl.dtypes import DType
 
-
 _INCLUDE = re.compile(r'\s*#include "([^"]+)"')
 
 

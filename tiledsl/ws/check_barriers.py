@@ -51,7 +51,8 @@ class BarrierRules:
 
     def place(self, t: Thread, op: Any) -> tuple[Barrier, int]:
         """The mbarrier at a cursor, and the phase that the cursor stands for."""
-        slots, cursor = t.cta.barriers[op.barriers], t.env[op.cursor]
+        slots: list[Barrier] = t.cta.barriers[op.barriers]
+        cursor: Cursor = t.env[op.cursor]
         if cursor.depth != len(slots):
             message = f"a cursor of depth {cursor.depth} walks over {len(slots)} mbarriers"
             raise Fault("balance", message, op)
@@ -109,7 +110,7 @@ class BarrierRules:
 
     def do_arrive(self, t: Thread, op: barrier.Arrive) -> None:
         _, use = self.place(t, op)
-        cursor = t.env[op.cursor]
+        cursor: Cursor = t.env[op.cursor]
         if op.cluster_size > self.cluster_size:
             raise Fault("cluster", "an arrival goes to a CTA that the cluster does not have", op)
         targets = self.ctas[: op.cluster_size] if op.cluster_size > 1 else [t.cta]

@@ -11,6 +11,7 @@ from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
 from tiledsl.ws.check_barriers import BarrierRules
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import Cursor
@@ -191,14 +192,19 @@ class MemoryRules(BarrierRules):
                 "cluster", "the buffer of partial sums is used a second time, nothing frees it", op
             )
         t.reduced = True
-        group, rank = t.env[op.index], t.env[op.rank]
+        group: int = t.env[op.index]
+        rank: int = t.env[op.rank]
         owner = group % op.cluster_size
-        b = self.ctas[owner].barriers[op.barriers][group // op.cluster_size]
+        assert op.barriers is not None
+        slots: list[Barrier] = self.ctas[owner].barriers[op.barriers]
+        b = slots[group // op.cluster_size]
         t.env[op.results[1]] = rank == owner
         t.env[op.results[0]] = None
         if rank != owner:
-            layout = op.acc.type.layout  # type: ignore[union-attr]
-            b.receive(t.clock, layout.num_regs * 128 * 4, op)
+            type_ = op.acc.type
+            assert isinstance(type_, TileType)
+            assert type_.layout is not None
+            b.receive(t.clock, type_.layout.num_regs * 128 * 4, op)
             t.tick()
             return None
         return self._wait(t, b, 0, op)

@@ -66,6 +66,14 @@ def _mod(_: Op, a: int, b: int) -> int:
     return a % b if b else 0
 
 
+def _and(_: Op, a: int, b: int) -> int:
+    return a & b
+
+
+def _or(_: Op, a: int, b: int) -> int:
+    return a | b
+
+
 def _binary(function: Callable[[int, int], int]) -> Callable[[Op, int, int], int]:
     def apply(_: Op, a: int, b: int) -> int:
         return function(a, b)
@@ -82,8 +90,8 @@ FAST: dict[str, Callable[..., Any]] = {
     "elementwise.mod": _mod,
     "elementwise.min": _binary(min),
     "elementwise.max": _binary(max),
-    "elementwise.and": _binary(operator.and_),
-    "elementwise.or": _binary(operator.or_),
+    "elementwise.and": _and,
+    "elementwise.or": _or,
     "elementwise.compare": _compare,
     "elementwise.select": _select,
     "elementwise.cast": _cast,

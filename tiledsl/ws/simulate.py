@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from inspect import isgenerator
 from itertools import product
 from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tiledsl.ir.interp import finish
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.machine import Array
 from tiledsl.ir.machine import GlobalMemory
+from tiledsl.ir.machine import Steps
 from tiledsl.ir.machine import load_block
 from tiledsl.ir.machine import store_block
 from tiledsl.ir.op import Op
@@ -180,8 +182,8 @@ class Simulation(Run):
     # ------------------------------------------------------------------ values
     def value(self, t: Thread, v: Value) -> Any:
         """What a value holds, as ops take it."""
-        held = t.env.get(v)
-        if isinstance(v.type, ScalarType) and not isinstance(held, np.ndarray):
+        held: Any = t.env.get(v)
+        if isinstance(v.type, ScalarType) and not hasattr(held, "dtype"):
             return np.asarray(held).astype(v.type.dtype.numpy)
         return held
 
@@ -192,8 +194,8 @@ class Simulation(Run):
             return
         results: Any = op.execute(self.machines[t], *[self.value(t, v) for v in op.operands])
         if isgenerator(results):
-            results = finish(results)
-        many: tuple[Any, ...] = results if isinstance(results, tuple) else (results,)
+            results = finish(cast("Steps", results))
+        many = cast("tuple[Any, ...]", results if isinstance(results, tuple) else (results,))
         for r, x in zip(op.results, many, strict=False):
             t.env[r] = x
 

@@ -21,9 +21,40 @@ STORES_ONCE = "each slab is written once, so that nothing is there to wait for o
 LAST = "nothing follows that the cursor or the slot would matter to"
 COVERED = "the other rings hold the producer back until the wgmma has been waited for"
 WAITED = "another wait for no pending groups stands between, which gives the values"
-EQUIVALENT: dict[tuple[str, str], tuple[int, str]] = {}
+EQUIVALENT: dict[tuple[str, str], tuple[int, str]] = {
+    ("cooperative", "one wgmma group more in flight"): (1, WAITED),
+    ("cooperative", "results before their wait"): (1, WAITED),
+    ("split-K", "a cursor stays in a consumer"): (1, LAST),
+    ("split-K", "a cursor moves twice"): (1, LAST),
+    ("split-K", "one wgmma group more in flight"): (1, WAITED),
+    ("split-K", "drop the barrier after the wait for a slab"): (1, STORES_ONCE),
+    ("split-K", "drop the wait for a slab"): (1, STORES_ONCE),
+    ("split-K", "one bulk store more in flight"): (1, STORES_ONCE),
+    ("split-K", "warpgroups share a slab"): (1, STORES_ONCE),
+    ("split-K", "a named barrier of another id"): (2, STORES_ONCE),
+    ("single tile", "a cursor stays in a consumer"): (2, LAST),
+    ("single tile", "a cursor moves twice"): (2, LAST),
+    ("single tile", "drop the barrier after the wait for a slab"): (1, STORES_ONCE),
+    ("single tile", "drop the wait for a slab"): (1, STORES_ONCE),
+    ("single tile", "one bulk store more in flight"): (1, STORES_ONCE),
+    ("single tile", "warpgroups share a slab"): (1, STORES_ONCE),
+    ("single tile", "a named barrier of another id"): (2, STORES_ONCE),
+    ("attention", "drop a release"): (1, LAST),
+    ("attention", "release before the wait for the wgmma"): (3, COVERED),
+    ("attention", "a cursor stays in a put"): (1, LAST),
+    ("attention", "a cursor stays in a consumer"): (1, LAST),
+    ("attention", "a cursor moves twice"): (2, LAST),
+    ("causal attention", "drop a release"): (1, LAST),
+    ("causal attention", "release before the wait for the wgmma"): (4, COVERED),
+    ("causal attention", "a cursor stays in a put"): (1, LAST),
+    ("causal attention", "a cursor stays in a consumer"): (1, LAST),
+    ("causal attention", "a cursor moves twice"): (2, LAST),
+}
 """Faults that leave the meaning as it is, by kernel and kind: at how many sites, and why."""
-NEEDS_OTHER_LAUNCH: dict[tuple[str, str], str] = {}
+NEEDS_OTHER_LAUNCH = {
+    ("attention", "the expect comes before the wait"): "no trips",
+    ("causal attention", "the expect comes before the wait"): "no trips",
+}
 """Faults that show at other trip counts than those of the simulated launch."""
 
 

@@ -86,8 +86,9 @@ def main() -> int:
         case _:
             from tiledsl.runtime.doctor import report
 
-            print(report())
-            return 0
+            text = report()
+            print(text)
+            return int(any(line.startswith("FAIL") for line in text.splitlines()))
 
 
 if __name__ == "__main__":

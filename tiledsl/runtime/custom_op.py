@@ -1,7 +1,8 @@
 """`tiledsl.op`: functions that launch kernels as operators of torch.
 
-The function takes inputs, tensors it changes, and outputs; what each is, is declared. From that come
-the operator's schema, the allocation of outputs, the fake kernel for `torch.compile`, and autograd.
+The function takes inputs, tensors it changes, and outputs; what each is, is declared. From that
+come the operator's schema, the allocation of outputs, the fake kernel for `torch.compile`, and
+autograd.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class _Operator:
             if name in self.inout:
                 kind = kind.replace("Tensor", f"Tensor(a{at}!)")
             default = self.parameters[name].default
-            items.append(f"{kind} {name}" + ("" if default is inspect.Parameter.empty else f"={default}"))
+            items.append(
+                f"{kind} {name}" + ("" if default is inspect.Parameter.empty else f"={default}")
+            )
         results = ["Tensor"] * len(self.outputs)
         returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
         return f"({', '.join(items)}) -> {returned}"
@@ -195,7 +198,7 @@ class _Operator:
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keeps a call's arguments and outputs for its backward function."""
         values = self.bound(inputs, {})
-        found = output if isinstance(output, tuple) else (output,)
+        found: tuple[Any, ...] = output if len(self.outputs) > 1 else (output,)
         values |= dict(zip(self.outputs, found, strict=False))
         ctx.names = [n for n, v in values.items() if isinstance(v, torch.Tensor)]
         ctx.rest = {n: v for n, v in values.items() if n not in ctx.names}
@@ -207,7 +210,9 @@ class _Operator:
         found = backward(Saved({**ctx.rest, **saved}), *grads)
         if isinstance(found, dict):
             return tuple(typing.cast("dict[str, Any]", found).get(n) for n in self.inputs)
-        given = list(typing.cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,))
+        given = list(
+            typing.cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+        )
         tensors = [n for n in self.inputs if n in ctx.names]
         if len(given) > len(tensors):
             raise TypeMismatch(

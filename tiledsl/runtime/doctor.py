@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import time
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
+
+from tiledsl.codegen.environment import headers
+from tiledsl.codegen.environment import template_root
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.module import PointerParam
 from tiledsl.dtypes import float32
@@ -14,6 +22,10 @@ from tiledsl.runtime import driver
 from tiledsl.runtime import nvrtc
 from tiledsl.runtime.disassembler import INSTALL_HINT
 from tiledsl.runtime.disassembler import find_disassembler
+from tiledsl.runtime.launcher import Launcher
+from tiledsl.runtime.store import Record
+from tiledsl.runtime.store import Store
+from tiledsl.runtime.store import default_folder
 from tiledsl.target import HOPPER
 
 PACKAGES = (
@@ -42,9 +54,13 @@ def report() -> str:
     checks: list[tuple[str, Callable[[], str], bool]] = [
         ("packages", _packages, True),
         ("NVRTC", _nvrtc, True),
+        ("headers", _headers, True),
         ("compile", _compile, True),
+        ("cache", _cache, False),
+        ("torch", _torch, False),
         ("driver", _driver, False),
         ("GPU", _gpus, False),
+        ("launch", _launch, False),
         ("disassembler", _disassembler, False),
     ]
     for name, check, required in checks:
@@ -84,6 +100,62 @@ def _compile() -> str:
     compiled = nvrtc.compile_module(PROBE)
     facts = f"{len(compiled.cubin)} bytes, {compiled.registers} registers"
     return f"{HOPPER.arch} kernel, {facts}, {compiled.seconds * 1e3:.0f} ms"
+
+
+def _headers() -> str:
+    """The device headers, compiled together."""
+    found = headers()
+    includes = "".join(f'#include "{name}"\n' for name, _ in found)
+    nvrtc.compile_module(replace(PROBE, source=includes + PROBE.source, headers=found))
+    return f"{len(found)} in {template_root()}, they compile"
+
+
+def _cache() -> str:
+    """The disk cache: whether it takes and gives back an entry, and what it holds."""
+    folder = default_folder()
+    if folder is None:
+        raise TileError("switched off", hint="unset TILEDSL_CACHE_DIR, or name a folder in it")
+    # A store of its own, so that what the check warns of is not held back later.
+    probe, record = Store(folder), Record({"name": "doctor"}, {"x": b"x"})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kept = probe.put("probe", str(os.getpid()), record)
+        back = probe.get("probe", str(os.getpid())) if kept else None
+    path = probe.path("probe", str(os.getpid()))
+    if path is not None:
+        path.unlink(missing_ok=True)
+    if back != record:
+        why = str(caught[0].message) if caught else f"{folder} does not keep files"
+        raise TileError(why, hint="set TILEDSL_CACHE_DIR to a folder that can be written")
+    sizes = [p.stat().st_size for p in probe.files()]
+    bad = len(probe.verify())
+    damaged = f", {bad} damaged: python -m tiledsl cache clear" if bad else ""
+    return f"{folder}, {len(sizes)} entries, {sum(sizes) / 2**20:.1f} MiB{damaged}"
+
+
+def _torch() -> str:
+    cuda = torch.version.cuda
+    if cuda is None:
+        raise TileError(
+            f"{torch.__version__} was built without CUDA; CPU tensors run in the interpreter",
+            hint="install torch with CUDA from https://pytorch.org/get-started",
+        )
+    return f"{torch.__version__} for CUDA {cuda}, {torch.cuda.device_count()} devices"
+
+
+def _launch() -> str:
+    """A launch of the tiny kernel."""
+    driver.require_target(driver.current_device())
+    x = torch.zeros(32, device="cuda")
+    launcher = Launcher(PROBE, nvrtc.compile_module(PROBE))
+    start = time.perf_counter()
+    launcher.launch({"x": x}, (1, 1, 1), x.get_device(), driver.current_stream())
+    torch.cuda.synchronize()
+    if float(x.sum()) != 32:
+        raise TileError(
+            f"the probe kernel gave {x.tolist()}", hint="report this, with `nvidia-smi`"
+        )
+    return f"right values, {(time.perf_counter() - start) * 1e3:.1f} ms with loading"
 
 
 def _driver() -> str:

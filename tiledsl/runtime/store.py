@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAGIC = b"tiledsl cache 1\n"
+MAGIC = b"tiledsl cache 2\n"
 SUFFIX = ".tdsl"
 MAX_BYTES = 2 << 30
 KEPT = 0.8
@@ -30,6 +30,10 @@ TOUCH_SECONDS = 600
 
 class Damaged(Exception):
     """A file that is not what was written."""
+
+
+class Outdated(Damaged):
+    """A file of another version's format."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def unpack_record(data: bytes) -> Record:
     """The record of a file. Raises Damaged."""
     start = len(MAGIC) + 32
     if not data.startswith(MAGIC):
-        raise Damaged("it is no cache file of this version")
+        other = data.startswith(MAGIC[:14]) and data[15:16] == b"\n"
+        raise Outdated("another version's") if other else Damaged("it is no cache file")
     packed = data[start:]
     if len(data) < start or hashlib.sha256(packed).digest() != data[len(MAGIC) : start]:
         raise Damaged("its checksum is wrong")
@@ -116,10 +121,10 @@ class Store:
         try:
             record = unpack_record(data)
         except Damaged as fault:
-            warnings.warn(
-                f"tiledsl cache: {path} is damaged ({fault}); compiling again", stacklevel=2
-            )
             _remove(path)
+            if not isinstance(fault, Outdated):
+                text = f"tiledsl cache: {path} is damaged ({fault}); compiling again"
+                warnings.warn(text, stacklevel=2)
             return None
         _touch(path)
         return record

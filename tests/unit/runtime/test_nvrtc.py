@@ -166,5 +166,15 @@ def test_disassembler_in_cuda_home(monkeypatch, tmp_path):
 
 def test_doctor_reports_every_check():
     lines = doctor.report().splitlines()
-    for name in ("packages", "NVRTC", "compile", "driver", "GPU", "disassembler"):
+    checks = "packages NVRTC headers compile cache torch driver GPU launch disassembler"
+    for name in checks.split():
         assert any(line[5:].startswith(name) for line in lines)
+
+
+def test_doctor_names_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder, text in ((str(tmp_path / "file" / "x"), "cannot write"), ("off", "switched off")):
+        monkeypatch.setenv("TILEDSL_CACHE_DIR", folder)
+        (line,) = [line for line in doctor.report().splitlines() if line[5:].startswith("cache")]
+        assert line.startswith("--")
+        assert text in line

@@ -231,6 +231,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
     """
     if request.overrides.warp_specialize is False:
         return
+    run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
         declined[:] = flow.declined or declined  # of the more general form

@@ -1,8 +1,8 @@
 """Moves the sum over lanes out of loops.
 
 A loop that carries c = c * f + sum(x, 1), with c starting at zero, needs the sum of whole rows only
-after its end. The pass carries four partial sums per row instead, one for each lane of the quad that
-holds a row of a wgmma accumulator, and adds them up after the loop: no shuffles inside.
+after its end. The pass carries four partial sums per row instead, one for each lane of the quad
+that holds a row of a wgmma accumulator, and adds them up after the loop: no shuffles inside.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from tiledsl.runtime.guard import facts_of
 from tiledsl.runtime.guard import kind_of
 from tiledsl.runtime.handle import Handle
 from tiledsl.runtime.handle import interpreted_handle
+from tiledsl.runtime.interop import adopted
 from tiledsl.runtime.programs import PROGRAMS
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
@@ -227,7 +228,11 @@ class JitFunction(Inspected):
 
     # ------------------------------------------------------------------ calls
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        return bind_call(self.fn.__name__, self._signature_of_fn, self._constexprs, args, kwargs)
+        call = bind_call(self.fn.__name__, self._signature_of_fn, self._constexprs, args, kwargs)
+        for name, value in call.runtime.items():
+            if hasattr(value, "__dlpack__"):
+                call.runtime[name] = adopted(name, value)
+        return call
 
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
         return signature(call.runtime, pointers=self._pointers, plain=self._plain)

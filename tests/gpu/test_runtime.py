@@ -5,6 +5,8 @@ import threading
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tiledsl import dtypes
 from tiledsl.codegen.module import GridParam
 from tiledsl.codegen.module import GridSpec
@@ -15,6 +17,7 @@ from tiledsl.codegen.module import ShapeParam
 from tiledsl.codegen.module import StrideParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import LaunchError
+from tiledsl.runtime import doctor
 from tiledsl.runtime import driver
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.nvrtc import compile_module
@@ -284,3 +287,181 @@ def test_second_device(add):
     torch.cuda.synchronize(1)
     assert torch.cuda.current_device() == 0
     check_add(args)
+
+
+# ---------------------------------------------------------------------- kernels through the front door
+@tiledsl.jit
+def scaled(x, y, o, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(o + i, tl.load(x + i, mask=i < n) * 2 + tl.load(y + i, mask=i < n), mask=i < n)
+
+
+@tiledsl.jit
+def product(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
+            BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = 64):  # fmt: skip
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+
+
+@tiledsl.jit
+def blocks(src, dst, n):
+    m, k = tl.program_id(0) * src.block_shape[0], tl.program_id(1) * src.block_shape[1]
+    dst.store([m, k], src.load([m, k]) + n)
+
+
+def by_block(meta):
+    return (tl.cdiv(N, meta["BLOCK"]),)
+
+
+def by_tile(meta):
+    return tl.cdiv(512, meta["BM"]), tl.cdiv(512, meta["BN"])
+
+
+def vectors(device="cuda"):
+    x, y = torch.randn(N, device=device), torch.randn(N, device=device)
+    return x, y, torch.zeros_like(x)
+
+
+def matrices(device="cuda"):
+    a, b = (torch.randn(512, 512, device=device).bfloat16() for _ in range(2))
+    return a, b, torch.zeros_like(a)
+
+
+def check_product(a, b, c):
+    torch.testing.assert_close(c.float(), a.float() @ b.float(), rtol=2e-2, atol=1.0)
+
+
+def test_slow_and_fast_path():
+    scaled.forget()
+    for _ in range(3):
+        x, y, o = vectors()
+        scaled[by_block](x, y, o, N, BLOCK=1024)
+        torch.testing.assert_close(o, 2 * x + y)
+    for _ in range(3):
+        a, b, c = matrices()
+        product[by_tile](a, b, c)
+        check_product(a, b, c)
+
+
+def test_handles_follow_the_current_stream_and_new_values():
+    x, y, o = vectors()
+    handle = scaled[by_block].bind(x, y, o, N, BLOCK=1024)
+    a, b, c = matrices()
+    multiply = product[by_tile].bind(a, b, c)
+    side = torch.cuda.Stream()
+    for stream in (torch.cuda.current_stream(), side):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            x.normal_()
+            a.normal_()
+            handle()
+            multiply()
+        stream.synchronize()
+        torch.testing.assert_close(o, 2 * x + y)
+        check_product(a, b, c)
+    x.resize_(8)
+    with pytest.raises(LaunchError, match="argument x has other memory"):
+        handle()
+
+
+def test_front_door_in_a_thread_and_a_graph():
+    scaled.forget()
+    product.forget()
+    x, y, o = vectors()
+    a, b, c = matrices()
+    torch.cuda.synchronize()
+    worker = threading.Thread(target=lambda: scaled[by_block](x, y, o, N, BLOCK=1024))
+    worker.start()
+    worker.join()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(o, 2 * x + y)
+    product[by_tile](a, b, c)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        scaled[by_block](x, y, o, N, BLOCK=1024)
+        product[by_tile](a, b, c)
+    x.normal_()
+    a.normal_()
+    graph.replay()
+    torch.testing.assert_close(o, 2 * x + y)
+    check_product(a, b, c)
+
+
+def test_host_descriptors():
+    x = torch.randn(100, 72, device="cuda").half()
+    out = torch.zeros(128, 128, device="cuda").half()
+    src = tiledsl.TensorDescriptor.from_tensor(x, [64, 64])
+    dst = tiledsl.TensorDescriptor(out, [100, 72], [128, 1], [64, 64])
+    for n in (1, 2, 3):
+        blocks[(2, 2)](src, dst, n)
+        torch.testing.assert_close(out[:100, :72], x + n)
+    assert not out[100:].any()
+    assert not out[:, 72:].any()
+
+
+def test_autotune_without_configs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
+    tuned = tiledsl.autotune(rep=5, warmup=2)(product)
+    a, b, c = matrices()
+    tuned[by_tile](a, b, c)
+    check_product(a, b, c)
+    assert len(tuned.configs_timings) > 1
+    again = tiledsl.autotune(rep=5, warmup=2)(product)
+    monkeypatch.setattr(again, "_race", lambda *_: pytest.fail("timed again") if _[0] else {})
+    c.zero_()
+    again[by_tile](a, b, c)
+    check_product(a, b, c)
+    assert again.best_config == tuned.best_config
+
+
+def test_autotune_in_place_kernels_and_under_capture():
+    @tiledsl.jit
+    def twice(x, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+    configs = [tiledsl.Config({"BLOCK": b}, num_warps=4) for b in (256, 1024)]
+    x = torch.ones(N, device="cuda")
+    tuned = tiledsl.autotune(configs, key=["n"], restore_value=["x"], rep=5, warmup=1)(twice)
+    twice[(tl.cdiv(N, 256),)](x, 0, BLOCK=256)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with pytest.warns(UserWarning, match="while a graph is captured"), torch.cuda.graph(graph):
+        tuned[by_block](x, N)
+    graph.replay()
+    assert x.eq(2).all()
+    tuned[by_block](x, N)
+    assert x.eq(4).all()
+
+
+def test_operator_on_the_gpu():
+    @tiledsl.op("tiledsl_gpu::scaled", out={"o": "x"}, backward=lambda s, g: (2 * g, g))
+    def op(x: torch.Tensor, y: torch.Tensor, o: torch.Tensor) -> None:
+        scaled[by_block](x, y, o, N, BLOCK=1024)
+
+    x, y, _ = vectors()
+    x.requires_grad_()
+    compiled = torch.compile(lambda x, y: op(x, y).sum(), fullgraph=True, backend="aot_eager")
+    compiled(x, y).backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 2.0))
+
+
+def test_doctor_launches():
+    assert "ok   launch       right values" in doctor.report()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_front_door_on_a_second_device():
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        x, y, o = vectors(device)
+        scaled[by_block](x, y, o, N, BLOCK=1024)
+        torch.testing.assert_close(o, 2 * x + y)
+        a, b, c = matrices(device)
+        product[by_tile](a, b, c)
+        product[by_tile].bind(a, b, c)()
+        check_product(a, b, c)
+    with pytest.raises(LaunchError, match="argument o is on cuda:0 but argument x is on cuda:1"):
+        scaled[by_block](x, y, torch.zeros(N, device="cuda:0"), N, BLOCK=1024)

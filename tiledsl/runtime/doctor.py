@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -123,7 +124,8 @@ def _cache() -> str:
         back = probe.get("probe", str(os.getpid())) if kept else None
     path = probe.path("probe", str(os.getpid()))
     if path is not None:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
     if back != record:
         why = str(caught[0].message) if caught else f"{folder} does not keep files"
         raise TileError(why, hint="set TILEDSL_CACHE_DIR to a folder that can be written")
@@ -153,7 +155,8 @@ def _launch() -> str:
     torch.cuda.synchronize()
     if float(x.sum()) != 32:
         raise TileError(
-            f"the probe kernel gave {x.tolist()}", hint="report this, with `nvidia-smi`"
+            f"the probe kernel gave a sum of {float(x.sum())}, not 32",
+            hint="report this, with `nvidia-smi`",
         )
     return f"right values, {(time.perf_counter() - start) * 1e3:.1f} ms with loading"
 

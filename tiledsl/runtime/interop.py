@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,6 +61,25 @@ def storage_view(tensor: torch.Tensor, name: str = "tensor") -> StorageView:
     raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
     usable = raw.size // dtype.bytes * dtype.bytes
     return StorageView(raw[:usable].view(dtype.numpy), int(tensor.storage_offset()))
+
+
+def adopted(name: str, value: Any) -> Any:
+    """An argument as the runtime takes it: another library's array as a tensor on its memory.
+
+    Raises:
+        LaunchError: an array that torch cannot share.
+    """
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    if hasattr(value, "data_ptr"):
+        return value
+    try:
+        return torch.from_dlpack(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as fault:
+        raise LaunchError(
+            f"argument {name}: a {type(value).__name__} that cannot be shared: {fault}",
+            hint="pass a torch tensor, or an array of numbers that supports DLPack",
+        ) from fault
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -264,3 +265,12 @@ def test_handle_on_cpu_tensors():
     x += 1
     add.bind(x, y, o, 256, grid=(1,))()
     assert torch.equal(o, x * SCALE)
+
+
+def test_arrays_of_other_libraries():
+    add, (x, y, _) = make_add(), tensors(n=256)
+    out = np.zeros(256, np.float32)
+    add[(1,)](x.numpy() + 1, y, out, 256)
+    assert (out == SCALE).all()
+    with pytest.raises(LaunchError, match="argument o: a ndarray that cannot be shared"):
+        add[(1,)](x, y, np.zeros(256, "U4"), 256)

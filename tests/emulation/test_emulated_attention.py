@@ -71,6 +71,27 @@ def test_forward(name):
     forward(**FORWARD[name])
 
 
+@pytest.mark.parametrize(
+    "lengths", [((5, 70, 1, 130), (5, 70, 1, 130)), ((0, 65, 0), (7, 65, 0))], ids=str
+)
+def test_varlen(lengths):
+    """Tiles without rows or keys give their slot of x back without a wgmma in between."""
+    D, H = 64, 2
+    starts = [np.cumsum((0, *n), dtype=np.int32) for n in lengths]
+    q, k = (normal(1, int(s[-1]), h, D)[0] for s, h in zip(starts, (H, 1), strict=True))
+    args = {
+        "q": q.transpose(1, 0, 2)[None], "k": k.transpose(1, 0, 2)[None],
+        "v": normal(*k.shape).transpose(1, 0, 2)[None], "o": np.zeros_like(q),
+        "lse": np.zeros((H, len(q)), np.float32), "extra": q,
+        "q_starts": starts[0], "k_starts": starts[1],
+    }  # fmt: skip
+    grid = (cdiv(max(lengths[0]), 64), H, len(lengths[0]))
+    same_as_interpreter(
+        example.varlen_kernel, args, ("o",), grid, tolerance=TOLERANCE, scale=D**-0.5, causal=True,
+        window=0, score=None, group=H, D=D, DV=D, BM=64, BN=64, fast_math=True,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_gradients(causal):
     Lq, Lk, H, HK, D = 130, 200, 2, 1, 64

@@ -315,8 +315,8 @@ class Run(MemoryRules):
 def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
     """Values of the scalars that a program loads, the same for the clones of one load.
 
-    They grow in the order of the source, so that the end of a range that is loaded after its begin
-    lies behind it.
+    They grow faster and faster in the order of the source: the end of a range that is loaded after
+    its begin lies behind it, and of two ranges the later one is longer.
     """
     ops = [s.op for steps in code.code.values() for s in steps if s.op.effect is Effect.READ]
 
@@ -324,7 +324,8 @@ def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
         return (op.loc.line, op.loc.col) if op.loc is not None else (0, 0)
 
     places = sorted({place(o) for o in ops})
-    return {o: extent * (1 + places.index(place(o))) for o in ops}
+    order = {o: places.index(place(o)) for o in ops}
+    return {o: extent * (1 + i * (i + 1) // 2) for o, i in order.items()}
 
 
 def _snake(cls: type[Op]) -> str:

@@ -140,7 +140,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
             }
             early = bool(self.late_of(loop)) and not readers & self.late_of(loop)
             if early == (late is not None):
-                self.b.add(aref.Consumed(self.outer[item.op.id]))
+                # In a loop without trips no wgmma has brought the lanes of a warp together.
+                self.b.add(aref.Consumed(self.outer[item.op.id], converge=True))
 
     def late_of(self, loop: For) -> set[int]:
         """Dots of a loop that run one iteration behind."""

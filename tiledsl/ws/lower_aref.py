@@ -430,7 +430,7 @@ class Lowering:
     def lower_consumed(self, role: Role, op: aref.Consumed) -> None:
         cursor = self.cursor(role, op.aref, "release")
         b, ring = self.at(op), self.rings[op.aref]
-        b.add(barrier.Arrive(ring.empty, cursor, ring.cluster_size))
+        b.add(barrier.Arrive(ring.empty, cursor, ring.cluster_size, converge=op.converge))
         b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)
 

@@ -133,6 +133,8 @@ def expect_tx(op: ops.ExpectTx, e: Emission) -> ArriveContext:
 def arrive(op: ops.Arrive, e: Emission) -> ArriveContext:
     """One lane of each warp tells this CTA, or lane i tells CTA i."""
     variant = "cluster" if op.cluster_size > 1 else ""
+    if op.converge:
+        variant = "converged"
     if op.single_thread:
         variant = "one"
     else:

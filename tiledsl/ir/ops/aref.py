@@ -83,9 +83,13 @@ class Get(Op, opcode="aref.get", levels=WS, effect=Effect.SYNC):
 
 
 class Consumed(Op, opcode="aref.consumed", levels=WS, effect=Effect.SYNC):
-    """Gives back the oldest slot that this role still borrows."""
+    """Gives back the oldest slot that this role still borrows.
+
+    converge: nothing since the get was done by whole warps, so that lanes may still wait for it.
+    """
 
     aref: Value = operand()
+    converge: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         aref_type(self.aref)

@@ -120,12 +120,14 @@ class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
 
     cluster_size: CTAs to tell (1: this CTA only; lane i < cluster_size tells CTA i).
     single_thread: the role is one thread, which arrives itself.
+    converge: after all lanes of the warp have come here.
     """
 
     barriers: Value = operand()
     cursor: Value = operand()
     cluster_size: int = attribute(default=1)
     single_thread: bool = attribute(default=False)
+    converge: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()

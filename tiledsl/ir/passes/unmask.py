@@ -87,7 +87,7 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
             known = _holds(op.condition, loop)
             if known is not None and (known.starts or known.stops):
                 found.append((op, known))
-    if not found:
+    if not found or _is_empty([known for _, known in found]):
         return 0
     parent = loop.parent
     assert parent is not None
@@ -104,6 +104,20 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
     new.loc = loop.loc
     _move_body(graph, loop, new)
     return len(found)
+
+
+def _is_empty(ranges: list[Range]) -> bool:
+    """Whether no iteration lies in all ranges: one begins a known distance behind another's end."""
+    starts = [form for known in ranges for form in known.starts]
+    stops = [form for known in ranges for form in known.stops]
+    return any(a.low > b.low and _same_terms(a, b) for a in starts for b in stops)
+
+
+def _same_terms(a: Affine, b: Affine) -> bool:
+    total: dict[Value, int] = {}
+    for value, factor in (*a.terms, *((v, -f) for v, f in b.terms)):
+        total[value] = total.get(value, 0) + factor
+    return not any(total.values())
 
 
 def _move_body(graph: TileGraph, old: For, new: For) -> None:

@@ -75,7 +75,9 @@ class Heuristics(KernelInterface):
 
     def run(self, *args: Any, grid: GridLike, warmup: bool = False, **kwargs: Any) -> Any:
         """Launches with the values of the functions."""
-        return self.fn.run(*args, grid=grid, warmup=warmup, **self.own(args, kwargs))
+        if warmup:
+            return self.fn.run(*args, grid=grid, warmup=True, **self.own(args, kwargs))
+        return self.fn[grid](*args, **self.own(args, kwargs))
 
     def own(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The keywords with this decorator's values; later ones see earlier ones."""

@@ -91,6 +91,8 @@ class JitFunction(Inspected):
         self._signature_of_fn = inspect.signature(fn)
         self._params = self._signature_of_fn.parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
+        # A class of its own saves setting an attribute at every launch.
+        self._launch_type: type[Launch] = type("Launch", (Launch,), {"kernel": self})
         self._check_plain()
         self._watched: list[Watched] = []
         self._closure: Closure | None = None
@@ -116,9 +118,7 @@ class JitFunction(Inspected):
     # ------------------------------------------------------------------ launching
     def __getitem__(self, grid: GridLike) -> Launch:
         """A launcher for a grid: one to three ints, or a function of the constants to them."""
-        made = Launch(self._fast, grid)
-        made.kernel = self
-        return made
+        return self._launch_type(self._fast, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise LaunchError(

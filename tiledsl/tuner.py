@@ -26,13 +26,13 @@ from tiledsl.errors import TypeMismatch
 from tiledsl.interface import KernelInterface
 from tiledsl.runtime import timing
 from tiledsl.runtime.closure import value_text
-from tiledsl.runtime.signature import has_pointer
 from tiledsl.runtime.tunings import add_timings
 from tiledsl.runtime.tunings import read_timings
 from tiledsl.runtime.tunings import timing_key
 from tiledsl.runtime.tunings import tuning
 
 WORKERS = 16
+_PLAIN = (int, float, bool, str, type(None))
 HOPELESS = 2.0
 """A candidate this much slower than the best in a first look is not timed further."""
 BUDGET_SECONDS = 120.0
@@ -143,15 +143,16 @@ class Autotuner(KernelInterface):
         merged = self._merged(kwargs, config)
         if config.pre_hook is not None and not warmup:
             config.pre_hook(self.named(args, merged))
-        return self.fn.run(*args, grid=grid, warmup=warmup, **merged)
+        if warmup:
+            return self.fn.run(*args, grid=grid, warmup=True, **merged)
+        return self.fn[grid](*args, **merged)
 
     def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         config = self.cache.get(self.key_of(args, kwargs)) or self._untimed(args, kwargs)
         return self._inner(args, self._merged(kwargs, config))
 
     def _merged(self, kwargs: dict[str, Any], config: Config) -> dict[str, Any]:
-        clash = [n for n in config.kwargs if n in kwargs]
-        if clash:
+        if kwargs and (clash := [n for n in config.kwargs if n in kwargs]):
             raise LaunchError(f"{', '.join(clash)}: given at launch and by the tuner's candidates")
         return {**kwargs, **config.options, **config.kwargs}
 
@@ -161,8 +162,14 @@ class Autotuner(KernelInterface):
         keys = self.keys
         if not keys and not self.configs:
             keys = [n for n in self.arg_names if n in named]
-        values = [_key_value(named.get(n)) for n in keys]
-        return (*values, *(str(getattr(v, "dtype", "")) for v in named.values() if has_pointer(v)))
+        values: list[Any] = []
+        for name in keys:
+            value = named.get(name)
+            values.append(value if value.__class__ in _PLAIN else _key_value(value))
+        for value in named.values():
+            if value.__class__ not in _PLAIN and hasattr(value, "data_ptr"):
+                values.append(value.dtype)
+        return tuple(values)
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Config:
         if len(self.configs) == 1:

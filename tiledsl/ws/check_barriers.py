@@ -192,14 +192,15 @@ class BarrierRules:
         t.env[op.result] = self.point.grid[op.axis]
 
     def do_tile_to_program(self, t: Thread, op: program.TileToProgram) -> None:
-        left = t.env[op.tile]
+        left = t.tile = t.env[op.tile]
         for axis, (extent, r) in enumerate(zip(self.point.grid, op.results, strict=True)):
             here = -(-extent // op.cluster_size) if axis == op.cluster_axis else extent
             at, left = (left % here, left // here) if here else (0, 0)
             t.env[r] = at * op.cluster_size + t.cta.rank if axis == op.cluster_axis else at
 
     def do_shape(self, t: Thread, op: memory.Shape) -> None:
-        t.env[op.result] = self.point.extent
+        symbol = self.code.symbols.get((op.tensor, op.dim), -1)
+        t.env[op.result] = self.point.extent_of(symbol)
 
     def do_stride(self, t: Thread, op: memory.Stride) -> None:
         t.env[op.result] = self.point.extent

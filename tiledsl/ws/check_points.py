@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -44,9 +45,10 @@ class Points:
 def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     """Extents that give the loops every number of trips that some branch tells apart, and many.
 
-    few: no tile, no trip, and small numbers of trips. many: one and two trips on so many tiles that
-    every ring comes round, and many trips on a tile or two, the CTA in the middle of axis 0;
-    `scale` times as many as are mostly enough.
+    few: no tile, no trip, small numbers of trips, one extent unlike the others, trips that differ
+    from tile to tile. many: one and two trips on so many tiles that every ring comes round, and
+    many trips on a tile or two, the CTA in the middle of axis 0; `scale` times as many as mostly
+    do.
     """
     step = max((_step(op) for op in _ops(code, For)), default=0) or 1
     arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]
@@ -72,6 +74,19 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size)),
     ]
     few += [tiles(n, 2) for n in range(3, told_apart + 1)]
+    few += [
+        replace(tiles(3 * (not value), 2), other=(symbol, step * value))
+        for symbol in range(len(code.symbols) if len(code.symbols) > 1 else 0)
+        for value in (0, 3)
+    ]
+    if code.uneven:
+        few.append(
+            LaunchPoint(
+                step * (depth + 2),
+                _grid(depth // 2 + 2, 2 * turns, axis, cluster_size),
+                wobble=1,
+            )
+        )
     many = [tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2)]
     return Points(few, [deep, *many])
 

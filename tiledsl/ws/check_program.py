@@ -28,6 +28,8 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
@@ -115,7 +117,8 @@ class LaunchPoint:
 
     extent: value of every tensor extent, integer argument and loaded scalar. grid: of the user.
     clusters: in the launched grid. first: index of the simulated one.
-    drawn: tiles that others have drawn from the counter before.
+    drawn: tiles that others have drawn from the counter before. other: (number, value) of the one
+    extent that is different. wobble: 1 where loaded scalars differ from tile to tile.
     """
 
     extent: int
@@ -123,6 +126,12 @@ class LaunchPoint:
     clusters: int = 1
     first: int = 0
     drawn: int = 0
+    other: tuple[int, int] = (-1, 0)
+    wobble: int = 0
+
+    def extent_of(self, symbol: int) -> int:
+        """The extent or argument with a number (`Program.symbols`)."""
+        return self.other[1] if symbol == self.other[0] else self.extent
 
 
 class Step:
@@ -147,7 +156,9 @@ class Program:
     """A graph, cut down to what synchronises.
 
     code: per region, the steps that matter in order. flight: values that may be results of wgmmas
-    in flight. named: ids of named barriers in use. unknown: ops that the checker cannot judge.
+    in flight. named: ids of named barriers in use. symbols: numbers of the extents (tensor,
+    dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
+    tile. unknown: ops that the checker cannot judge.
     """
 
     graph: TileGraph
@@ -156,6 +167,8 @@ class Program:
     flight: set[Value]
     needed: set[Value]
     named: set[int]
+    symbols: dict[tuple[Value, int], int]
+    uneven: bool
     unknown: list[Op] = field(default_factory=list[Op])
 
 
@@ -269,7 +282,33 @@ def cut_down(
             kind = USE if kind == SCALAR and uses else kind
             assert op.parent is not None
             code.setdefault(op.parent, []).append(Step(op, kind, decides=decides))
-    return Program(graph, roles, code, flight, needed, named_barriers(ops, roles), unknown)
+    symbols = number_symbols(graph, ops, needed)
+    named = named_barriers(ops, roles)
+    uneven = has_uneven_tiles(ops)
+    return Program(graph, roles, code, flight, needed, named, symbols, uneven, unknown)
+
+
+def has_uneven_tiles(ops: list[Op]) -> bool:
+    """Whether bounds of a loop depend on the tile or on loaded data."""
+    bounds = [v for o in ops if isinstance(o, For) for v in (o.lower, o.upper)]
+    owners = [v.owner for v in needed_scalars(bounds)]
+    return any(
+        isinstance(o, Op) and (isinstance(o, TileToProgram) or o.effect is Effect.READ)
+        for o in owners
+    )
+
+
+def number_symbols(
+    graph: TileGraph, ops: list[Op], needed: set[Value]
+) -> dict[tuple[Value, int], int]:
+    """Numbers for what a launch may choose."""
+    keys: dict[tuple[Value, int], None] = {
+        (a, -1): None for a in graph.args if a in needed and isinstance(a.type, ScalarType)
+    }
+    for op in ops:
+        if isinstance(op, Shape) and op.result in needed:
+            keys[op.tensor, op.dim] = None
+    return {key: i for i, key in enumerate(keys)}
 
 
 def named_barriers(ops: list[Op], roles: list[Role]) -> set[int]:

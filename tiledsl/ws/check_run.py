@@ -139,7 +139,8 @@ class Run(MemoryRules):
         for t in self.threads:
             t.clock = [0] * self.width
             t.clock[t.index] = 1
-            t.env = dict.fromkeys(self.code.graph.args, self.point.extent)
+            symbols, point = self.code.symbols, self.point
+            t.env = {a: point.extent_of(symbols.get((a, -1), -1)) for a in self.code.graph.args}
         self._set_up(objects)
 
     def _set_up(self, objects: list[Op]) -> None:
@@ -301,7 +302,7 @@ class Run(MemoryRules):
         if step.fast is not None:
             env[result] = step.fast(step.op, *[env[v] for v in step.operands])
         elif step.op.effect is Effect.READ:
-            env[result] = self.loaded[step.op]
+            env[result] = self.loaded[step.op] * (1 + t.tile % 3 * self.point.wobble)
         else:
             env[result] = scalar(step.op, [env[v] for v in step.operands])
 

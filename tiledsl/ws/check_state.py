@@ -235,6 +235,7 @@ class Thread:
         self.env: dict[Value, Any] = {}
         self.where: Op | None = None
         self.steps = 0
+        self.tile = 0
         self.generations: dict[int, int] = {}
         # wgmma: groups committed and not waited for, and the open one.
         self.groups: deque[list[Read]] = deque()

@@ -166,10 +166,8 @@ class Autotuner(KernelInterface):
         for name in keys:
             value = named.get(name)
             values.append(value if value.__class__ in _PLAIN else _key_value(value))
-        for value in named.values():
-            if value.__class__ not in _PLAIN and hasattr(value, "data_ptr"):
-                values.append(value.dtype)
-        return tuple(values)
+        tensors = (v for v in named.values() if v.__class__ not in _PLAIN)
+        return (*values, *(v.dtype for v in tensors if hasattr(v, "data_ptr")))
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Config:
         if len(self.configs) == 1:

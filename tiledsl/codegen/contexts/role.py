@@ -26,6 +26,7 @@ class RoleContext:
     name: str
     registers: str
     body: str
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class SetupContext:
 @enters("role.role")
 def enter_role(op: ops.Role, e: Emission) -> None:
     """The body runs on the role's warpgroups."""
-    e.use("warpgroup")
+    if not _fills_block(op, e):
+        e.use("warpgroup")
     e.places.append(Place(op.first_warpgroup, op.num_warpgroups, op.num_warps))
 
 
@@ -53,7 +55,14 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
     declared = "".join(f"  {line}\n" for line in place_declarations(place, is_role=True))
     call = "reg_inc" if op.grow else "reg_dec"
     registers = f"{call}<{op.registers}>();" if op.registers else ""
+    if _fills_block(op, e):
+        return RoleContext("", op.name, registers, declared + body, "whole")
     return RoleContext(_head(op, e), op.name, registers, declared + body)
+
+
+def _fills_block(op: ops.Role, e: Emission) -> bool:
+    """Whether every thread of the CTA runs the role."""
+    return _chain(op) == [op] and op.num_warpgroups == e.places[0].num_warpgroups
 
 
 def _head(op: ops.Role, e: Emission) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
+import time
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tiledsl.errors import LaunchError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TypeMismatch
 from tiledsl.runtime import timing
+from tiledsl.runtime import tunings
 from tiledsl.tools.tensor_descriptor import TensorDescriptor
 
 N = 1024
@@ -98,6 +101,32 @@ def test_a_second_process_finds_the_timings_and_times_what_is_new(fake):
     again[grid](x, o, N)
     assert clock.calls == 2
     assert again.best_config is CONFIGS[0]
+
+
+def test_one_tunes_while_others_wait(fake):
+    order = []
+    inside, done = threading.Event(), threading.Event()
+
+    def other():
+        inside.wait(10)
+        with tunings.tuning("key", 10):
+            order.append(("second", tunings.read_timings("key")))
+        done.set()
+
+    worker = threading.Thread(target=other)
+    worker.start()
+    with tunings.tuning("key", 10):
+        inside.set()
+        assert not done.wait(0.3)
+        tunings.add_timings("key", {"a": 1.0}, {})
+        tunings.add_timings("key", {"b": math.inf}, {})
+        order.append("first")
+    worker.join()
+    assert order == ["first", ("second", {"a": 1.0, "b": math.inf})]
+    with tunings.tuning("key", 10):
+        start = time.monotonic()
+        with tunings.tuning("key", 0.1):  # gives up waiting, and tunes beside the other
+            assert time.monotonic() - start < 5
 
 
 def test_hopeless_candidates_are_looked_at_once(fake):

@@ -75,7 +75,9 @@ def program_of_kernel(kernel: Kernel, call: Call) -> Program:
 
     assert kernel.compiled is not None
     chosen = {k: kernel.constants[k] for k, v in call.constants.items() if isinstance(v, Auto)}
-    return Program(kernel.module, kernel.compiled, chosen, render_report(kernel))
+    proof = "" if kernel.certificate is None else "\n".join(kernel.certificate.render())
+    report = render_report(kernel)
+    return Program(kernel.module, kernel.compiled, chosen, report, certificate=proof)
 
 
 def compile_program(request: Request, call: Call) -> Program:

@@ -43,7 +43,8 @@ class Program:
     """A compiled kernel without the compiler's own data.
 
     chosen: values of the constants that were left to the compiler.  report: what it decided.
-    origin: "compiled", "disk" or "bundle".
+    origin: "compiled", "disk" or "bundle".  certificate: the proof of a specialised kernel's
+    synchronisation, as text.
     """
 
     module: KernelModule
@@ -51,6 +52,7 @@ class Program:
     chosen: dict[str, Any]
     report: str = ""
     origin: str = "compiled"
+    certificate: str = ""
     _launcher: Launcher | None = field(default=None, repr=False)
 
     @property
@@ -114,7 +116,8 @@ def program_record(program: Program, facts: Mapping[str, Any]) -> Record:
     compiled, binaries = encode_compiled(program.compiled)
     chosen = {k: encode(v) for k, v in program.chosen.items()}
     made = {**facts, "module": module, "compiled": compiled, "chosen": chosen}
-    return Record(made, {"report": program.report.encode(), **texts, **binaries})
+    about = {"report": program.report.encode(), "certificate": program.certificate.encode()}
+    return Record(made, {**about, **texts, **binaries})
 
 
 def program_of(record: Record, origin: str) -> Program:
@@ -126,6 +129,7 @@ def program_of(record: Record, origin: str) -> Program:
         {k: decode(v) for k, v in facts["chosen"].items()},
         blobs["report"].decode(),
         origin,
+        blobs["certificate"].decode(),
     )
 
 

@@ -111,6 +111,9 @@ def test_bundle_loads_without_a_cache_or_nvrtc(fake, tmp_path, monkeypatch):
     tiledsl.freeze("error")
     launch()
     assert origins() == ["bundle", "bundle"]
+    program = next(iter(matmul._programs.values()))
+    assert program.certificate
+    assert program.certificate.splitlines()[0] in program.report
     assert len(fake.launches) == 4
 
 

@@ -87,7 +87,8 @@ class BarrierRules:
     def acquire(self, t: Thread, b: Barrier, phase: int) -> None:
         if phase < 0:
             return
-        t.clock = join(t.clock, b.done)
+        if t.clock[b.index] <= phase:
+            t.clock = join(t.clock, b.done)
         b.waits.append((t.index, t.time, phase))
         b.seen = max(b.seen, phase + 1)
 

@@ -60,7 +60,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     def tiles(trips: int, number: int) -> LaunchPoint:
         return LaunchPoint(step * trips, _grid(1, number * turns, axis, cluster_size))
 
-    trips = (2 * depth + told_apart + ENOUGH_TRIPS) * scale
+    trips = (depth + told_apart + ENOUGH_TRIPS) * scale
     deep = LaunchPoint(
         step * trips + 1,
         _grid(2 * trips, 1, axis, cluster_size),

@@ -84,6 +84,15 @@ RULES: dict[type[Op], tuple[str, ...]] = {
 """Ops that the checker executes, with the scalar operands that it needs of each."""
 
 
+def _snake(cls: type[Op]) -> str:
+    name = cls.__name__
+    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+HANDLERS = {cls: "do_" + _snake(cls) for cls in RULES}
+"""Method of a run by op."""
+
+
 class Run(MemoryRules):
     """One run of a program at one launch point."""
 
@@ -104,7 +113,7 @@ class Run(MemoryRules):
         self._make_threads()
         self.width = 0
         self._make_state()
-        self.handlers = {cls: getattr(self, "do_" + _snake(cls)) for cls in RULES}
+        self.handlers = {cls: getattr(self, name) for cls, name in HANDLERS.items()}
 
     # ------------------------------------------------------------------ set-up
     def _make_threads(self) -> None:
@@ -327,8 +336,3 @@ def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
     places = sorted({place(o) for o in ops})
     order = {o: places.index(place(o)) for o in ops}
     return {o: extent * (1 + i * (i + 1) // 2) for o, i in order.items()}
-
-
-def _snake(cls: type[Op]) -> str:
-    name = cls.__name__
-    return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ from tiledsl.ir.ops.debug import Assert
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.printer import print_graph
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.target import HOPPER
@@ -52,6 +55,8 @@ from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
+from tiledsl.ws.blocks import block_accesses
+from tiledsl.ws.blocks import described
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.check import Certificate
 from tiledsl.ws.check import check
@@ -77,6 +82,7 @@ from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
+from tiledsl.ws.select import probe_constants
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import lower_single
@@ -133,11 +139,14 @@ class Request:
     target: Target = HOPPER
     dump: Path | None = None
     nvrtc_options: tuple[str, ...] = ()
+    views: tuple[TensorView, ...] = ()
 
 
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     """The optimised TILE graph for a set of constexpr values."""
-    graph = lower_function(request.fn, request.specs, constants)
+    made = {v.name for v in request.views}
+    specs = {n: s for n, s in request.specs.items() if n not in made}
+    graph = lower_function(request.fn, specs, constants)
     passes = (*FAST_PASSES, *TILE_PASSES) if request.fast_math else TILE_PASSES
     run_passes(graph, passes, request.target, dump=request.dump)
     return graph
@@ -151,7 +160,31 @@ def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph
         graph.erase(op)
     if asserts:
         run_passes(graph, ("dce",), request.target)
+    made = block_accesses(graph)
+    if made.views:
+        run_passes(graph, TILE_PASSES, request.target)
+    graph.facts["views"] = tuple(made.views)
+    graph.facts["block_notes"] = made.notes
     return graph
+
+
+def with_views(request: Request) -> Request:
+    """The request with the tensors that its pointers turn out to be as further arguments.
+
+    A kernel that has no dot has none.
+    """
+    if not any(isinstance(s, PointerSpec) for s in request.specs.values()):
+        return request
+    graph = device_graph(request, probe_constants(request.constants))
+    views: tuple[TensorView, ...] = graph.facts["views"]
+    if not views:
+        return request
+    args = dict(request.launch.args)
+    specs = dict(request.specs)
+    for view in views:
+        specs[view.name], args[view.name] = described(view, request.specs, request.launch.args)
+    launch = replace(request.launch, args=args)
+    return replace(request, specs=specs, launch=launch, views=views)
 
 
 def modules(request: Request) -> Iterator[Kernel]:
@@ -160,6 +193,7 @@ def modules(request: Request) -> Iterator[Kernel]:
     The consumer sets `rejected` on a kernel that it does not take before it asks for the next one.
     """
     start = time.perf_counter()
+    request = with_views(request)
     ranking = choose(request, device_graph)
     failures: list[str] = []
     specialised = bool(ranking.items)
@@ -256,6 +290,8 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     graph, plan = choice.graph, choice.plan
     analysis = analyze(graph)
     stores, notes = stored_geometry(analysis.stores, plan)
+    if plan.deferred and not stores:
+        raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     build_producer(graph, builder, plan, channels, mapping)
@@ -281,7 +317,7 @@ def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: F
 
 def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]]:
     """An empty role graph with the arguments of a tile graph."""
-    facts = {"divisors": graph.facts.get("divisors", {})}
+    facts = {name: graph.facts[name] for name in ("divisors", "views") if name in graph.facts}
     out = TileGraph(
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )
@@ -302,7 +338,7 @@ def lower_roles(
     dump(request, out, "20_partition")
     (_, consumer) = out.find(Role)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
-    fuse_accesses(out, consumer.body, out.facts["divisors"])
+    fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
     fuse_elementwise(out, consumer.body)
     dump(request, out, "21_fused")
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
@@ -313,6 +349,7 @@ def lower_roles(
     else:
         grid = GridSpec("plain", -1, plan.cluster_size, plan.split_k)
     out.facts = {
+        "views": out.facts.get("views", ()),
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
         "cluster_size": plan.cluster_size,
@@ -333,12 +370,13 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes = assign_layouts(out, role.body, plan.num_warps)
-    fuse_accesses(out, role.body, out.facts["divisors"])
+    fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
     dump(request, out, "32_machine")
     out.facts = {
+        "views": out.facts.get("views", ()),
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
         "cluster_size": 1,

@@ -134,7 +134,7 @@ def arrive(op: ops.Arrive, e: Emission) -> ArriveContext:
     """One lane of each warp tells this CTA, or lane i tells CTA i."""
     variant = "cluster" if op.cluster_size > 1 else ""
     if op.converge:
-        variant = "converged"
+        variant = "converged_cluster" if variant else "converged"
     if op.single_thread:
         variant = "one"
     else:

@@ -53,7 +53,8 @@ def request_of(
         else call.runtime[n]
         for n, s in specs.items()
     }
-    launch = Launch(args, lambda meta: normalize_grid(grid, meta, call.runtime))
+    fixed = not callable(grid) and grid is not ANY_GRID
+    launch = Launch(args, lambda meta: normalize_grid(grid, meta, call.runtime), fixed)
     return Request(
         fn,
         specs,

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tiledsl.errors import LaunchError
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.analysis.evaluate import Unknown
@@ -65,11 +66,12 @@ class Launch:
     """The launch that plans are priced for.
 
     args: `Extents` per tensor, numbers per scalar, by name. grid: the user's grid for given
-    constexprs.
+    constexprs. fixed_grid: the user gave numbers, which do not depend on constexprs.
     """
 
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     grid: Callable[[Mapping[str, object]], Grid] = lambda _: (32, 32, 1)
+    fixed_grid: bool = False
 
 
 class RequestLike(Protocol):
@@ -135,6 +137,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
+    check_grid(request.launch, auto_dims(graph, set(autos)))
 
     def plain(declined: list[Declined]) -> Ranking:
         single = _single_graph(request, lower, graph, autos, fixed)
@@ -160,6 +163,11 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
 
     single = _single_graph(request, lower, graph, autos, fixed)
     return Ranking(single, [], ranked, lower=lowered)
+
+
+def probe_constants(constants: Mapping[str, object]) -> dict[str, object]:
+    """Constexpr values to look at a kernel with: something for those that are `tl.auto`."""
+    return {k: AutoInt(_first(k, v), k) if isinstance(v, Auto) else v for k, v in constants.items()}
 
 
 def _first(name: str, auto: Auto) -> int:
@@ -189,8 +197,31 @@ def _single_graph(
     values = dict(fixed)
     for name, dims in roles.items():
         if not autos[name].choices:
-            values[name] = {"M": 128, "N": 128, "K": 64}[dims[0]]
+            values[name] = {"M": 128, "N": 128, "K": _single_block_k(graph)}[dims[0]]
     return graph if values == fixed else lower(request, values)
+
+
+def _single_block_k(graph: TileGraph) -> int:
+    """K of a tile whose operands fit beside 128 x 128 sums: f32 operands are split in two."""
+    types = [d.a.type for d in graph.find(Dot)]
+    return 32 if any(isinstance(t, TileType) and t.dtype.bytes > 2 for t in types) else 64
+
+
+def check_grid(launch: Launch, dims: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses a grid that cannot follow the tile that is picked.
+
+    Raises:
+        LaunchError: the grid is a tuple, and a `tl.auto` constexpr is how many rows or columns a
+            program computes.
+    """
+    tiles = [name for name, letters in dims.items() if letters in (("M",), ("N",))]
+    if launch.fixed_grid and tiles:
+        raise LaunchError(
+            f"grid: {' and '.join(tiles)} are picked by the compiler (tl.auto), "
+            "so a tuple cannot say how many programs there are",
+            hint="give a function, "
+            + "grid = lambda meta: (tl.cdiv(M, meta['BM']), ...)".replace("BM", tiles[0]),
+        )
 
 
 def auto_dims(graph: TileGraph, autos: set[str]) -> dict[str, tuple[str, ...]]:

@@ -570,17 +570,17 @@ def matmul(
     tl.store(c_ptrs, c, mask=c_mask)
 
 
-def _matmul_args(a: torch.Tensor, b: torch.Tensor, *blocks: int) -> list[Any]:
+def matmul_args(a: torch.Tensor, b: torch.Tensor, *blocks: int) -> list[Any]:
     c = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16)
     strides = (*a.stride(), *b.stride(), *c.stride())
     return [a, b, c, a.shape[0], b.shape[1], a.shape[1], *strides, *blocks]
 
 
 for name, make in {
-    "small": lambda: _matmul_args(
+    "small": lambda: matmul_args(
         seeded(96, 80, dtype=torch.float16), seeded(80, 72, dtype=torch.float16), 64, 64, 64, 2
     ),
-    "transposed": lambda: _matmul_args(
+    "transposed": lambda: matmul_args(
         seeded(80, 96, dtype=torch.float16).t(),
         seeded(72, 80, dtype=torch.float16).t(),
         64,
@@ -588,7 +588,7 @@ for name, make in {
         64,
         2,
     ),
-    "odd": lambda: _matmul_args(
+    "odd": lambda: matmul_args(
         seeded(67, 33, dtype=torch.float16), seeded(33, 45, dtype=torch.float16), 64, 64, 64, 1
     ),
 }.items():

@@ -195,7 +195,7 @@ def modules(request: Request) -> Iterator[Kernel]:
     start = time.perf_counter()
     request = with_views(request)
     ranking = choose(request, device_graph)
-    failures: list[str] = []
+    failures: list[str] = list(ranking.graph.facts.get("block_notes", ()))
     specialised = bool(ranking.items)
     limit = MAX_REGISTERS
     for _ in range(MAX_ATTEMPTS):

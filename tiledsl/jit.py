@@ -249,8 +249,10 @@ class JitFunction(Inspected):
     # ------------------------------------------------------------------ programs
     def _by_value(self, call: Call, sig: Signature) -> bool:
         """Whether plans are chosen by extents, integers and the grid."""
-        return any(isinstance(s, TensorSpec) for s in sig.specs) or any(
-            isinstance(v, Auto) for v in call.constants.values()
+        return (
+            any(isinstance(s, TensorSpec) for s in sig.specs)
+            or any(isinstance(v, Auto) for v in call.constants.values())
+            or self.closure().has_dot
         )
 
     def closure(self) -> Closure:

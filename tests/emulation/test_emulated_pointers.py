@@ -10,7 +10,10 @@ import torch
 from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
 from tests.pointer_kernels import check
+from tests.pointer_kernels import matmul
+from tests.pointer_kernels import matmul_args
 from tests.pointer_kernels import pointer_table
+from tests.pointer_kernels import seeded
 from tiledsl import emulate
 from tiledsl.compiler import Kernel
 from tiledsl.compiler import Request
@@ -18,11 +21,14 @@ from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.signature import signature
+from tiledsl.ws.plan import Plan
 from tiledsl.ws.select import Launch
 
 
-def compiled(kernel: Any, args: list[Any], **options: Any) -> tuple[Kernel, dict[str, Any]]:
-    """The single-role kernel for arguments in order, and the run-time arguments by name."""
+def compiled(
+    kernel: Any, args: list[Any], *, best: bool = False, **options: Any
+) -> tuple[Kernel, dict[str, Any]]:
+    """The single-role (or the best) kernel for arguments in order, and the run-time ones by name."""
     names = kernel.description.names
     constexprs = {p.name for p in kernel.description.parameters if p.is_constexpr}
     given = dict(zip(names, args, strict=True))
@@ -30,8 +36,10 @@ def compiled(kernel: Any, args: list[Any], **options: Any) -> tuple[Kernel, dict
     constants = {n: v for n, v in given.items() if n in constexprs}
     found, _ = signature(runtime, pointers=names)
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
-    request = Request(kernel.fn, specs, constants, Launch(), num_warps=options.get("num_warps"))
-    return list(modules(request))[-1], runtime
+    launch = Launch(runtime, lambda _: options.get("grid", (32, 32, 1)))
+    request = Request(kernel.fn, specs, constants, launch, num_warps=options.get("num_warps"))
+    made = modules(request)
+    return (next(made) if best else list(made)[-1]), runtime
 
 
 def emulated(case: Case, args: list[Any], seed: int = 0, **options: Any) -> None:
@@ -71,6 +79,34 @@ def test_numbers_of_warps(name: str, num_warps: int) -> None:
     want = case.want(*args)
     emulated(case, args, num_warps=num_warps)
     check(case, args, want)
+
+
+MATMULS = {
+    "rows": (lambda: (half(200, 136), half(136, 264)), (64, 128, 64)),
+    "columns": (lambda: (half(136, 200).t(), half(264, 136).t()), (128, 128, 64)),
+    "short steps": (lambda: (half(136, 72), half(72, 136)), (64, 64, 32)),
+    "one row": (lambda: (half(8, 72), half(72, 136)), (64, 64, 64)),
+    "odd output": (lambda: (half(72, 72), half(133, 72).t()), (64, 64, 64)),
+}  # fmt: skip
+
+
+def half(*shape: int) -> torch.Tensor:
+    return seeded(*shape, dtype=torch.float16)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", MATMULS)
+def test_matmul_is_specialised(name: str, seed: int) -> None:
+    """The tutorial's kernel runs with TMA, roles and wgmma: its pointers are tensors."""
+    make, blocks = MATMULS[name]
+    a, b = make()
+    args = matmul_args(a, b, *blocks, 2)
+    grid = (-(-a.shape[0] // blocks[0]) * -(-b.shape[1] // blocks[1]), 1, 1)
+    made, runtime = compiled(matmul, args, best=True, grid=grid)
+    assert isinstance(made.plan, Plan), made.declined
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, grid, seed=seed, seconds=120.0)
+    torch.testing.assert_close(args[2], (a.float() @ b.float()).half(), rtol=2e-3, atol=2e-2)
 
 
 def test_table_of_pointers() -> None:

@@ -13,6 +13,7 @@ from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
 from tests.pointer_kernels import check
 from tests.pointer_kernels import copy_2d
+from tests.pointer_kernels import matmul
 from tests.pointer_kernels import pointer_table
 from tests.pointer_kernels import vector_add
 
@@ -86,6 +87,64 @@ def copy_rows(x_ptr, out_ptr, M, stride, first, BM: tl.constexpr, BN: tl.constex
         at = rows[:, None] * stride + start + cols[None, :]
         x = tl.load(x_ptr + at, mask=wanted)
         tl.store(out_ptr + (rows[:, None] - first) * stride + start + cols[None, :], x, mask=wanted)
+
+
+@pytest.mark.parametrize("mnk", [(4096, 4096, 4096), (1000, 520, 264), (8, 4096, 512)], ids=str)
+@pytest.mark.parametrize("order", ["NN", "NT", "TN", "TT"])
+def test_matmul(order: str, mnk: tuple[int, int, int]) -> None:
+    """The tutorial's kernel, unchanged."""
+    m, n, k = mnk
+    a = torch.randn(*((m, k) if order[0] == "N" else (k, m)), device="cuda").half()
+    b = torch.randn(*((k, n) if order[1] == "N" else (n, k)), device="cuda").half()
+    a, b = (x.t() if o == "T" else x for x, o in zip((a, b), order, strict=True))
+    c = torch.full((m, n), float("nan"), dtype=torch.float16, device="cuda")
+    strides = (*a.stride(), *b.stride(), *c.stride())
+    grid = (triton_cdiv(m, 128) * triton_cdiv(n, 128),)
+    matmul[grid](a, b, c, m, n, k, *strides, 128, 128, 64, 8)
+    want = a.float() @ b.float()
+    assert ((c.float() - want).norm() / want.norm()).item() < 1e-3
+
+
+def test_matmul_with_awkward_strides() -> None:
+    """Strides of 0 and of no multiple of 16 bytes take the way without tensor maps."""
+    a = torch.randn(1, 64, device="cuda").half().expand(128, 64)
+    b = torch.randn(64, 131, device="cuda").half()[:, :130]
+    c = torch.zeros(128, 130, dtype=torch.float16, device="cuda")
+    strides = (*a.stride(), *b.stride(), *c.stride())
+    matmul[(6,)](a, b, c, 128, 130, 64, *strides, 64, 64, 64, 2)
+    torch.testing.assert_close(c, a @ b, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_matmul_is_as_fast_as_with_tensors(record_property: Any) -> None:
+    """Ratio to the tensor-parameter form of the same tiles."""
+    n = 8192
+    a, b, c = (torch.randn(n, n, device="cuda").half() for _ in range(3))
+    grid = (triton_cdiv(n, 128) * triton_cdiv(n, 256),)
+    strides = (*a.stride(), *b.stride(), *c.stride())
+    pointers = time_ms(lambda: matmul[grid](a, b, c, n, n, n, *strides, 128, 256, 64, 8))
+    grid_2 = (triton_cdiv(n, 128), triton_cdiv(n, 256))
+    tensors = time_ms(lambda: tensor_matmul[grid_2](a, b, c, 128, 256, 64))
+    record_property("ratio", tensors / pointers)
+    print(
+        f"matmul {n}: pointers {pointers:.3f} ms, tensors {tensors:.3f} ms, {tensors / pointers:.3f}"
+    )
+    assert tensors / pointers > 0.9
+
+
+@tiledsl.jit
+def tensor_matmul(
+    a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+
+
+def triton_cdiv(x: int, y: int) -> int:
+    return -(-x // y)
 
 
 def time_ms(run: Any) -> float:

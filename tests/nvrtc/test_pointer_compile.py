@@ -13,11 +13,13 @@ from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
 from tests.pointer_kernels import copy_2d
 from tests.pointer_kernels import histogram
+from tests.pointer_kernels import matmul
 from tests.pointer_kernels import split_sum
 from tests.pointer_kernels import transpose
 from tests.pointer_kernels import vector_add
 from tiledsl.runtime.nvrtc import compile_module
 from tiledsl.runtime.nvrtc import ptx_of
+from tiledsl.ws.plan import Plan
 
 pytestmark = pytest.mark.nvrtc
 SEEN: set[str] = set()
@@ -91,3 +93,20 @@ def test_reductions_without_results() -> None:
         torch.empty(64, dtype=torch.int32, device="meta"),
     )
     assert "red.relaxed.gpu.global.add.u32" in accesses(histogram, [x, h, 1024, 256])
+
+
+@pytest.mark.parametrize("order", ["NN", "TN", "NT"])
+def test_matmul_has_no_pointers_left(order: str) -> None:
+    """TMA loads and stores, roles, no spills, no serialised wgmma."""
+    a, b, c = tensors(4096, 4096, dtype=torch.bfloat16, count=3)
+    a, b = (x.t() if o == "T" else x for x, o in zip((a, b), order, strict=True))
+    strides = (*a.stride(), *b.stride(), *c.stride())
+    args = [a, b, c, 4096, 4096, 4096, *strides, 128, 256, 64, 8]
+    made, _ = compiled(matmul, args, best=True, grid=(512, 1, 1))
+    result = compile_module(made.module)
+    assert isinstance(made.plan, Plan)
+    assert result.spill_bytes == 0
+    assert not result.serialized
+    ptx = ptx_of(made.module)
+    assert "cp.async.bulk.tensor" in ptx
+    assert not re.search(r"(?:ld|st)\.global", ptx)

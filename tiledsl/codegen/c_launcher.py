@@ -93,6 +93,11 @@ def c_arguments(module: KernelModule) -> dict[str, str]:
     kinds: dict[str, str] = {}
     for param in module.params:
         match param:
+            case TensorMapParam() if param.shape:
+                kinds.setdefault(param.arg, "CUdeviceptr")
+                for name in (*param.shape, *param.strides):
+                    if isinstance(name, str):
+                        kinds.setdefault(name, "long long")
             case ShapeParam() | StrideParam() | TensorMapParam():
                 kinds[param.arg] = "const tiledsl_tensor*"
             case PointerParam():
@@ -207,8 +212,11 @@ def _scalar(
 
 def _map_lines(param: TensorMapParam, local: str) -> list[str]:
     rank, size, arg = len(param.dims), param.dtype.bytes, param.arg
-    extents = ", ".join(f"(unsigned long long){arg}->shape[{d}]" for d in param.dims)
-    pitches = [f"(unsigned long long){arg}->stride[{d}] * {size}" for d in param.dims[1:]]
+    shape = param.shape or tuple(f"{arg}->shape[{d}]" for d in range(rank))
+    strides = param.strides or tuple(f"{arg}->stride[{d}]" for d in range(rank))
+    data = arg if param.shape else f"{arg}->data"
+    extents = ", ".join(f"(unsigned long long){shape[d]}" for d in param.dims)
+    pitches = [f"(unsigned long long){strides[d]} * {size}" for d in param.dims[1:]]
     facts = f"0, {SWIZZLES[param.swizzle_bytes]}, {PROMOTIONS[param.l2_promotion_bytes]}, 0"
     return [
         f"CUtensorMap {local} __attribute__((aligned(64)));",
@@ -217,7 +225,7 @@ def _map_lines(param: TensorMapParam, local: str) -> list[str]:
         f"unsigned box_{local}[] = {{{', '.join(map(str, param.box))}}};",
         f"unsigned steps_{local}[] = {{{', '.join(['1'] * rank)}}};",
         f"status = cuTensorMapEncodeTiled(&{local}, {MAP_TYPES[param.dtype.name]}, {rank},",
-        f"    (void*){arg}->data, extents_{local}, pitches_{local}, box_{local}, steps_{local},",
+        f"    (void*){data}, extents_{local}, pitches_{local}, box_{local}, steps_{local},",
         f"    {facts});",
         "if (status != 0) return status;",
     ]

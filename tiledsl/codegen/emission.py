@@ -29,6 +29,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.pointer import Lanes
+from tiledsl.ir.specs import TensorView
 from tiledsl.ir.types import HandleType
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -101,7 +102,8 @@ class Emission:
         self.graph = graph
         self.target = target
         self.names = Names()
-        self.params = Params(graph.args, tuple(graph.facts["arg_names"]), self.names)
+        views: tuple[TensorView, ...] = tuple(graph.facts.get("views", ()))
+        self.params = Params(graph.args, tuple(graph.facts["arg_names"]), self.names, views)
         self.variables = Variables(graph)
         self.functions = MmaFunctions()
         self.accesses = AccessFunctions()

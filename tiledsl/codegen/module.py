@@ -64,6 +64,8 @@ class TensorMapParam:
     box: extents of one copy in the same order, elements.
     swizzle_bytes: 0, 32, 64 or 128.
     l2_promotion_bytes: 0, 64, 128 or 256.
+    shape, strides: where `arg` is a pointer, of the tensor it points to: numbers, or names of
+    integer arguments.
     """
 
     name: str
@@ -73,6 +75,8 @@ class TensorMapParam:
     box: tuple[int, ...]
     swizzle_bytes: int = 128
     l2_promotion_bytes: int = 256
+    shape: tuple[int | str, ...] = ()
+    strides: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

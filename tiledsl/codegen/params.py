@@ -19,9 +19,13 @@ from tiledsl.errors import InternalError
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.tma import TensorMap
+from tiledsl.ir.specs import TensorView
 from tiledsl.ir.types import ScalarType
 
 __all__ = ["Params", "declaration"]
+
+UNBOUNDED = 2**31 - 1
+"""Extent of a dimension that a kernel does not check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +43,45 @@ class Params:
     `ordered()` lists them in the order of the user's arguments.
     """
 
-    def __init__(self, args: tuple[Value, ...], arg_names: tuple[str, ...], names: Names) -> None:
+    def __init__(
+        self,
+        args: tuple[Value, ...],
+        arg_names: tuple[str, ...],
+        names: Names,
+        views: tuple[TensorView, ...] = (),
+    ) -> None:
         if len(args) != len(arg_names):
             raise InternalError(f"{len(args)} arguments but {len(arg_names)} argument names")
         self._index = {value: i for i, value in enumerate(args)}
         self._arg_names = arg_names
         self._names = names
         self._stems = [names.exact(name) for name in arg_names]
+        self._views = {v.name: v for v in views}
         self._params: dict[_Key, Param] = {}
 
     def pointer(self, tensor: Value) -> str:
         """Name of the data pointer of a tensor argument."""
+        view = self._views.get(tensor.name)
+        if view is not None:
+            return self.scalar(self._by_name(view.pointer))
         i, arg, stem = self._argument(tensor)
         dtype = tensor_type(tensor, "pointer").dtype
         return self._add(_Key(i, "0pointer"), PointerParam(stem, arg, dtype))
 
     def shape(self, tensor: Value, dim: int) -> str:
         """Name of an extent (i64)."""
+        view = self._views.get(tensor.name)
+        if view is not None:
+            extent = view.shape[dim]
+            return self._number(UNBOUNDED if extent is None else extent)
         i, arg, stem = self._argument(tensor)
         return self._add(_Key(i, "2shape", (dim,)), ShapeParam(f"{stem}_shape_{dim}", arg, dim))
 
     def stride(self, tensor: Value, dim: int) -> str:
         """Name of a stride in elements (i64)."""
+        view = self._views.get(tensor.name)
+        if view is not None:
+            return self._number(view.strides[dim])
         i, arg, stem = self._argument(tensor)
         return self._add(_Key(i, "3stride", (dim,)), StrideParam(f"{stem}_stride_{dim}", arg, dim))
 
@@ -82,7 +103,22 @@ class Params:
         count = sum(k.arg == i and k.kind == "1map" for k in self._params)
         name = f"{stem}_map" if count == 0 else f"{stem}_map_{count + 1}"
         dtype = tensor_type(op.tensor, "tensor map").dtype
-        return self._add(key, TensorMapParam(name, arg, dtype, *form))
+        view = self._views.get(op.tensor.name)
+        if view is None:
+            return self._add(key, TensorMapParam(name, arg, dtype, *form))
+        shape = tuple(UNBOUNDED if n is None else n for n in view.shape)
+        return self._add(
+            key, TensorMapParam(name, view.pointer, dtype, *form, shape=shape, strides=view.strides)
+        )
+
+    def _by_name(self, name: str) -> Value:
+        return next(v for v, i in self._index.items() if self._arg_names[i] == name)
+
+    def _number(self, item: int | str) -> str:
+        """An extent or a stride of a view, as i64."""
+        if isinstance(item, int):
+            return f"{item}ll"
+        return f"(i64){self.scalar(self._by_name(item))}"
 
     def grid(self, axis: int) -> str:
         """Name of an extent of the user's grid (i32)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,11 +129,21 @@ class Arguments:
                 return struct.pack("<q", _strides(self._array(param.arg).view)[param.dim])
             case TensorMapParam():
                 array = self._array(param.arg)
-                return tensor_map_bytes(
-                    param, array.address, array.view.shape, _strides(array.view)
-                )
+                shape, strides = array.view.shape, _strides(array.view)
+                if param.shape:
+                    shape, strides = self._numbers(param.shape), self._numbers(param.strides)
+                return tensor_map_bytes(param, array.address, shape, strides)
             case _:
                 assert_never(param)
+
+    def _numbers(self, items: tuple[int | str, ...]) -> tuple[int, ...]:
+        """Extents or strides of a tensor that a pointer points to."""
+        return tuple(
+            max(1, operator.index(cast("int", self._value(item))))
+            if isinstance(item, str)
+            else item
+            for item in items
+        )
 
     def _value(self, name: str) -> object:
         if name not in self._args:

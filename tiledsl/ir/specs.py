@@ -88,6 +88,22 @@ class NoneSpec:
         return "none"
 
 
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A strided tensor that a kernel describes by a pointer argument and integer arguments.
+
+    name: of the tensor argument that stands for it. pointer: name of the pointer argument.
+    shape, strides: in elements; an int, the name of an argument, or None for an extent that the
+    kernel does not check.
+    """
+
+    name: str
+    pointer: str
+    dtype: DType
+    shape: tuple[int | str | None, ...]
+    strides: tuple[int | str, ...]
+
+
 Spec = TensorSpec | PointerSpec | ScalarSpec | NoneSpec
 
 

@@ -204,7 +204,7 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
                 if shape.by_value:
                     key.append(name)
                 elif name not in shape.plain:
-                    key.append(f"{name} == 1 or -({name} & 15)")
+                    key.append(f"({name} == 1 or ({name} & 15) + 2) if {name} > 0 else 0")
             case "float" | "bool":
                 reads.append(f"v_{name} = {name}")
                 if shape.by_value:

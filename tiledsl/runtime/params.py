@@ -219,11 +219,26 @@ class PackText:
                 function = self._name("convert", _converter(param.dtype))
                 return f"{function}({self.read(param.arg, 'value')})"
             case TensorMapParam():
-                ptr, shape = self.read(param.arg, "ptr"), self.read(param.arg, "shape")
-                strides = self.read(param.arg, "strides")
+                ptr = self.read(param.arg, "ptr")
+                if param.shape:
+                    shape, strides = self._numbers(param.shape, 1), self._numbers(param.strides, 0)
+                else:
+                    shape = self.read(param.arg, "shape")
+                    strides = self.read(param.arg, "strides")
                 return f"{self._name('map', encoder(param))}({ptr}, {shape}, {strides})"
             case _:
                 assert_never(param)
+
+    def _numbers(self, items: tuple[int | str, ...], least: int) -> str:
+        """A tuple of numbers and integer arguments, none below `least`."""
+        index = self._name("index", operator.index)
+        texts = [
+            str(item)
+            if isinstance(item, int)
+            else f"max({least}, {index}({self.read(item, 'value')}))"
+            for item in items
+        ]
+        return f"({', '.join(texts)},)"
 
     def finish(self, values: list[str]) -> str:
         """The whole text."""

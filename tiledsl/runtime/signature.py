@@ -240,7 +240,8 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
 def _int_spec(name: str, value: int) -> ScalarSpec:
     if value == 1:
         return _ONE
-    low = value & 15
+    # Strides of 0 and below are for no tensor map: nothing is said of such numbers.
+    low = value & 15 if value > 0 else 1
     if -(2**31) <= value < 2**31:
         return _I32[low]
     if -(2**63) <= value < 2**63:

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.layout import blocked
@@ -171,3 +172,35 @@ def shaped_layout(shape: tuple[int, ...], num_warps: int, wanted: Shape) -> Layo
     while vector > 1 and (vector > share or shape[wanted.order[0]] % vector):
         vector //= 2
     return blocked(shape, num_warps, vector=vector, order=list(wanted.order))
+
+
+# ---------------------------------------------------------------------- warps
+THREAD_BYTES = 64
+"""Bytes of the largest tile that a thread should have in flight: four vectors."""
+DEFAULT_WARPS = 4
+MOST_WARPS = 16
+
+
+def default_warps(graph: TileGraph) -> int:
+    """Warps of a CTA that moves tiles through pointers, where the user asks for no number.
+
+    Four, fewer where a thread would get less than one vector of the largest tile, more where it
+    would get many.
+    """
+    sizes = [0]
+    for op in graph.walk():
+        access = access_of(op)
+        if access is not None:
+            type_ = access.pointer.type
+            assert isinstance(type_, TileType)
+            assert type_.dtype.element is not None
+            sizes.append(type_.num_elements * type_.dtype.element.bytes)
+    most = max(sizes)
+    if not most:
+        return DEFAULT_WARPS
+    warps = DEFAULT_WARPS
+    while warps > 1 and most < warps * LANES * VECTOR_BYTES:
+        warps //= 2
+    while warps < MOST_WARPS and most > warps * LANES * THREAD_BYTES:
+        warps *= 2
+    return warps

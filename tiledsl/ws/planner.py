@@ -243,8 +243,9 @@ class Planner:
 
     def clustered(self, plan: Plan, tile: tuple[int, int, int]) -> Iterator[Plan]:
         """Clusters along a grid axis that leaves one operand unchanged."""
+        used = self.shape.operand_axes[0] | self.shape.operand_axes[1]
         for axis in (0, 1):
-            if axis in self.shape.bound_axes:
+            if axis in self.shape.bound_axes or axis not in used:
                 continue
             for size in (2, 4) if self.overrides.cluster == 4 else (2,):
                 made = replace(plan, cluster_axis=axis, cluster_size=size)

@@ -21,6 +21,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
+from tiledsl.ws.access_layouts import default_warps
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.scratch import assign_scratch
@@ -52,7 +53,7 @@ def plan_single(graph: TileGraph, num_warps: int | None) -> SinglePlan:
     """
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
-        return SinglePlan(num_warps or 4)
+        return SinglePlan(num_warps or default_warps(graph))
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
     for groups, room in DOT_REGISTERS.items():
@@ -94,7 +95,7 @@ def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
 
 def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     """The program as one role."""
-    facts = {"divisors": graph.facts.get("divisors", {})}
+    facts = {name: graph.facts[name] for name in ("divisors", "views") if name in graph.facts}
     out = TileGraph(
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )

@@ -1,0 +1,232 @@
+"""Accesses through pointers that are boxes of strided tensors: their starts and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import replace
+
+from tiledsl.ir.analysis.affine import Address
+from tiledsl.ir.analysis.affine import NotAffine
+from tiledsl.ir.analysis.affine import Product
+from tiledsl.ir.analysis.affine import Sum
+from tiledsl.ir.analysis.affine import address_of
+from tiledsl.ir.analysis.affine import sum_of
+from tiledsl.ir.analysis.constants import constant_value
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.pointer import Load
+from tiledsl.ir.ops.pointer import Store
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+
+ONE = Sum((Product(),))
+
+
+@dataclass(frozen=True)
+class Side:
+    """One dimension of a box.
+
+    stride: elements, a number or an integer argument. start: first coordinate. bound: extent of the
+    tensor, an argument or a number; None where the access is not bounded. wrap: whether coordinates
+    beyond the bound begin anew instead of being left out.
+    """
+
+    stride: Value | int
+    start: Sum
+    bound: Value | int | None = None
+    wrap: bool = False
+
+
+@dataclass(frozen=True)
+class Box:
+    """A block of a tensor: dimensions that only position it, then those of the tile."""
+
+    base: Value
+    outer: tuple[Side, ...]
+    sides: tuple[Side, ...]
+
+    @property
+    def all_sides(self) -> tuple[Side, ...]:
+        return (*self.outer, *self.sides)
+
+
+def box_of(access: Load | Store) -> Box:
+    """The box that an access is. Raises NotAffine with the reason why it is none."""
+    type_ = access.pointer.type
+    assert isinstance(type_, TileType)
+    address = address_of(access.pointer)
+    if isinstance(access, Load) and access.other is not None and constant_value(access.other) != 0:
+        raise NotAffine("the load has an `other` that is not 0")
+    sides, outer = _positions(address, type_)
+    bounds = list(_bounds(access.mask)) if access.mask is not None else []
+    return Box(address.base, outer, tuple(_bounded(d, s, bounds) for d, s in enumerate(sides)))
+
+
+# ---------------------------------------------------------------------- strides and starts
+def _positions(address: Address, type_: TileType) -> tuple[list[Side], tuple[Side, ...]]:
+    sides = [_side(address, d, n) for d, n in enumerate(type_.shape)]
+    named = [s.stride for s in sides if isinstance(s.stride, Value)]
+    if len(set(named)) != len(named):
+        raise NotAffine("two dimensions have the same stride")
+    if len([s for s in sides if s.stride == 1]) > 1:
+        raise NotAffine("two dimensions have stride 1")
+    outer: dict[Value, Sum] = {}
+    for product in address.offset.uniform.products:
+        if not _assign(product, sides, outer):
+            raise NotAffine("an offset belongs to no dimension")
+    return sides, tuple(Side(stride, start) for stride, start in outer.items())
+
+
+def _side(address: Address, dim: int, extent: int) -> Side:
+    """Stride and modulus of one dimension of the tile."""
+    along = [p for p in address.offset.products if p.dim == dim]
+    if len(along) != 1:
+        word = "does not move" if not along else "moves in several ways"
+        raise NotAffine(f"the address {word} along dimension {dim}, of extent {extent}")
+    (p,) = along
+    if not p.scalars:
+        stride: Value | int = p.number
+    elif len(p.scalars) == 1 and p.number == 1 and is_int_argument(p.scalars[0]):
+        stride = p.scalars[0]
+    else:
+        raise NotAffine(f"the stride of dimension {dim} is neither a number nor an argument")
+    if isinstance(stride, int) and stride < 1:
+        raise NotAffine(f"the stride of dimension {dim} is {stride}")
+    if p.modulus is None:
+        return Side(stride, Sum())
+    assert p.inner is not None
+    if not is_int_argument(p.modulus):
+        raise NotAffine("a modulus is no argument")
+    return Side(stride, p.inner.uniform, p.modulus, wrap=True)
+
+
+def is_int_argument(value: Value) -> bool:
+    """Whether a value is an integer argument of the kernel."""
+    owner = value.owner
+    is_argument = isinstance(owner, Region) and owner.parent is None
+    return is_argument and isinstance(value.type, ScalarType) and value.type.dtype.is_int
+
+
+def _assign(product: Product, sides: list[Side], outer: dict[Value, Sum]) -> bool:
+    """Adds an offset to the start of the dimension whose stride it is a multiple of."""
+    for d, side in enumerate(sides):
+        if isinstance(side.stride, Value) and side.stride in product.scalars:
+            return _shift(sides, d, _without(product, side.stride))
+    strides = [v for v in product.scalars if is_int_argument(v)]
+    if strides and len(product.scalars) > 1:
+        stride = strides[-1]
+        outer[stride] = outer.get(stride, Sum()) + Sum.of([_without(product, stride)])
+        return True
+    fixed = [(s.stride, d) for d, s in enumerate(sides) if isinstance(s.stride, int)]
+    for stride, d in sorted(fixed, reverse=True):
+        if product.number % stride == 0 and not sides[d].wrap:
+            return _shift(sides, d, replace(product, number=product.number // stride))
+    return False
+
+
+def _without(product: Product, scalar: Value) -> Product:
+    left = list(product.scalars)
+    left.remove(scalar)
+    return replace(product, scalars=tuple(left))
+
+
+def _shift(sides: list[Side], dim: int, product: Product) -> bool:
+    if sides[dim].wrap:
+        return False
+    sides[dim] = replace(sides[dim], start=sides[dim].start + Sum.of([product]))
+    return True
+
+
+# ---------------------------------------------------------------------- masks
+@dataclass(frozen=True)
+class Bound:
+    """`coordinate < limit` (or `coordinate >= limit`) along a dimension of the tile."""
+
+    dim: int
+    limit: Sum
+    is_upper: bool
+
+
+def _bounds(mask: Value) -> Iterator[Bound]:
+    """The bounds whose conjunction a mask is. Raises NotAffine for other masks."""
+    assert isinstance(mask.type, TileType)
+    yield from _conditions(mask, tuple(range(mask.type.rank)))
+
+
+def _conditions(mask: Value, dims: tuple[int | None, ...]) -> Iterator[Bound]:
+    op = mask.defining_op
+    match op:
+        case ew.And():
+            yield from _conditions(op.a, dims)
+            yield from _conditions(op.b, dims)
+        case tile.ExpandDims():
+            yield from _conditions(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
+        case tile.Broadcast():
+            source = op.a.type
+            assert isinstance(source, TileType)
+            pairs = zip(dims, source.shape, op.shape, strict=True)
+            yield from _conditions(op.a, tuple(d if n == m else None for d, n, m in pairs))
+        case ew.Compare():
+            yield from _comparison(op, dims)
+        case tile.Splat() if constant_value(op.a) is True:
+            return
+        case _:
+            raise NotAffine("the mask is no conjunction of bounds")
+
+
+def _comparison(op: ew.Compare, dims: tuple[int | None, ...]) -> Iterator[Bound]:
+    if not isinstance(op.a.type, TileType) or op.a.type.dtype.kind != "int":
+        raise NotAffine("the mask compares something else than indexes")
+    if op.predicate not in ("lt", "le", "gt", "ge"):
+        raise NotAffine("the mask is no bound")
+    less = op.predicate in ("lt", "le")
+    low, high = (op.a, op.b) if less else (op.b, op.a)
+    # low < high, or low <= high where equality counts
+    difference = sum_of(high, dims) + sum_of(low, dims).times(-1)
+    if op.predicate in ("le", "ge"):
+        difference = difference + ONE
+    along = [p for p in difference.products if p.dim is not None]
+    if len(along) != 1 or along[0].scalars or abs(along[0].number) != 1:
+        raise NotAffine("the mask is no bound of one dimension")
+    (p,) = along
+    assert p.dim is not None
+    if p.modulus is not None:
+        within = difference.uniform.single is p.modulus and p.number == -1
+        if not within:
+            raise NotAffine("the mask bounds a remainder")
+        return
+    rest = difference.uniform
+    # -coordinate + rest > 0, or coordinate + rest > 0
+    if p.number == -1:
+        yield Bound(p.dim, rest, is_upper=True)
+    else:
+        yield Bound(p.dim, rest.times(-1) + ONE, is_upper=False)
+
+
+def upper_bounds(mask: Value, dim: int) -> list[Sum]:
+    """Limits below which a mask keeps the coordinates along a dimension, from 0 on."""
+    return [b.limit for b in _bounds(mask) if b.dim == dim and b.is_upper]
+
+
+def _bounded(dim: int, side: Side, bounds: list[Bound]) -> Side:
+    """Adds what a mask says of one dimension, in coordinates of the tensor."""
+    for b in bounds:
+        if b.dim != dim:
+            continue
+        limit = side.start + b.limit
+        if not b.is_upper:
+            if limit.number != 0:
+                raise NotAffine(f"the mask cuts dimension {dim} at the low end")
+            continue
+        bound: Value | int | None = limit.number
+        if bound is None and limit.single is not None and is_int_argument(limit.single):
+            bound = limit.single
+        if bound is None:
+            raise NotAffine(f"the bound of dimension {dim} is neither a number nor an argument")
+        if side.bound is not None and side.bound != bound:
+            raise NotAffine(f"dimension {dim} has two bounds")
+        side = replace(side, bound=bound)
+    return side

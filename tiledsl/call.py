@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 from tiledsl.errors import LaunchError
@@ -71,6 +72,21 @@ class Call:
         return () if self.fp_fusion else ("--fmad=false",)
 
 
+MAX_WARPS = 32
+"""Of a CTA. Ref: CUDA C++ Programming Guide, compute capabilities."""
+
+
+def _hint(given: Mapping[str, object], names: Mapping[str, object]) -> str:
+    """What a keyword that nobody knows may have meant."""
+    for key in given:
+        if key not in names:
+            near = get_close_matches(key, [*names, *OWN], 1)
+            if near:
+                return f"{key}: did you mean {near[0]}?"
+            return f"{key} is no parameter; launch options are {', '.join(sorted(OWN))}"
+    return f"parameters are {', '.join(names)}"
+
+
 def bind_call(
     name: str,
     parameters: inspect.Signature,
@@ -85,14 +101,15 @@ def bind_call(
     try:
         bound = parameters.bind(*args, **given)
     except TypeError as error:
-        known = ", ".join(sorted(OWN))
-        raise LaunchError(f"{name}: {error}", hint=f"launch options are {known}") from None
+        raise LaunchError(f"{name}: {error}", hint=_hint(given, names)) from None
     bound.apply_defaults()
     runtime = {k: v for k, v in bound.arguments.items() if k not in constexprs}
     constants = {k: unwrap(v) for k, v in bound.arguments.items() if k in constexprs}
     options = {k: unwrap(v) for k, v in options.items() if k in OWN}
     check_options(options)
     num_warps = options.pop("num_warps", None)
+    if num_warps is not None and not (isinstance(num_warps, int) and 1 <= num_warps <= MAX_WARPS):
+        raise LaunchError(f"launch option num_warps: expected 1 to {MAX_WARPS}, got {num_warps!r}")
     fast_math = bool(options.pop("fast_math", False))
     fusion = options.pop("enable_fp_fusion", None)
     return Call(runtime, constants, Overrides(**options), num_warps, fast_math, fusion is not False)

@@ -235,7 +235,14 @@ class JitFunction(Inspected):
         return call
 
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
-        return signature(call.runtime, pointers=self._pointers, plain=self._plain)
+        sig, device = signature(call.runtime, pointers=self._pointers, plain=self._plain)
+        for name, spec in zip(sig.names, sig.specs, strict=True):
+            if isinstance(spec, ScalarSpec) and name not in self._pointers:
+                got = type(call.runtime[name]).__name__
+                raise LaunchError(
+                    f"argument {name}: expected a tensor (it is declared tl.Tensor), got {got}"
+                )
+        return sig, device
 
     def _check_extents(self, call: Call, sig: Signature) -> None:
         for name, spec in zip(sig.names, sig.specs, strict=True):

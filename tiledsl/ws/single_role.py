@@ -32,6 +32,12 @@ DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 """Registers of a thread that dots may take, by warpgroups of the CTA."""
 
 
+FULL_ELEMENTS, MOST_WARPS = 64, 16
+"""Elements of a tile for a thread from which on there are more warps, up to so many."""
+MOST_ELEMENTS = 256
+"""Elements of a tile for a thread; a thread has 255 registers, and reductions need only parts."""
+
+
 @dataclass(frozen=True)
 class SinglePlan:
     """Decisions about a single-role kernel."""
@@ -53,7 +59,9 @@ def plan_single(graph: TileGraph, num_warps: int | None) -> SinglePlan:
     """
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
-        return SinglePlan(num_warps or default_warps(graph))
+        plan = SinglePlan(num_warps or max(default_warps(graph), _warps_for_tiles(graph)))
+        _check_tiles(graph, plan)
+        return plan
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
     for groups, room in DOT_REGISTERS.items():
@@ -75,6 +83,40 @@ def plan_single(graph: TileGraph, num_warps: int | None) -> SinglePlan:
         )
     assert problem is not None
     raise problem
+
+
+def _warps_for_tiles(graph: TileGraph) -> int:
+    """Warps that hold the largest tile well."""
+    most = max(
+        (
+            r.type.num_elements
+            for op in graph.walk()
+            for r in op.results
+            if isinstance(r.type, TileType)
+        ),
+        default=0,
+    )
+    warps = 4
+    while warps < MOST_WARPS and most > FULL_ELEMENTS * 32 * warps:
+        warps *= 2
+    return warps if most > FULL_ELEMENTS * 32 * 4 else 1
+
+
+def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
+    """Refuses tiles of which a thread could not hold a fraction in registers."""
+    for op in graph.walk():
+        for r in op.results:
+            if (
+                isinstance(r.type, TileType)
+                and r.type.num_elements > MOST_ELEMENTS * plan.num_threads
+            ):
+                shape = "x".join(map(str, r.type.shape))
+                raise ResourceError(
+                    f"a tile of {shape} is {r.type.num_elements // plan.num_threads} elements for "
+                    f"each of {plan.num_threads} threads, {MOST_ELEMENTS} is the most",
+                    op.loc,
+                    "use a smaller tile, or more num_warps (up to 32)",
+                )
 
 
 def _registers(dot: mma.Dot, num_warpgroups: int) -> int:

@@ -602,6 +602,68 @@ for name, make in {
     )
 
 
+@triton.jit
+def attention(
+    Q, K, V, Out, sm_scale, stride_z, stride_h, stride_m, H, N_CTX,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    start_m = tl.program_id(0)
+    off_z, off_h = tl.program_id(1) // H, tl.program_id(1) % H
+    base = off_z.to(tl.int64) * stride_z + off_h.to(tl.int64) * stride_h
+    offs_m = start_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, D)
+    rows = offs_m[:, None] < N_CTX
+    q = tl.load(Q + base + offs_m[:, None] * stride_m + offs_d[None, :], mask=rows, other=0.0)
+    m_i = tl.zeros([BLOCK_M], tl.float32) - float("inf")
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, D], tl.float32)
+    hi = tl.minimum((start_m + 1) * BLOCK_M, N_CTX) if CAUSAL else N_CTX
+    for start_n in range(0, hi, BLOCK_N):
+        n = start_n + tl.arange(0, BLOCK_N)
+        k = tl.load(
+            K + base + n[None, :] * stride_m + offs_d[:, None], mask=n[None, :] < N_CTX, other=0.0
+        )
+        v = tl.load(
+            V + base + n[:, None] * stride_m + offs_d[None, :], mask=n[:, None] < N_CTX, other=0.0
+        )
+        s = tl.where(n[None, :] < N_CTX, tl.dot(q, k) * sm_scale, -float("inf"))
+        if CAUSAL:
+            s = tl.where(offs_m[:, None] >= n[None, :], s, -float("inf"))
+        m_new = tl.maximum(m_i, tl.max(s, 1))
+        p = tl.exp2(s - m_new[:, None])
+        alpha = tl.exp2(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+        m_i = m_new
+    out = (acc / l_i[:, None]).to(Out.dtype.element_ty)
+    tl.store(Out + base + offs_m[:, None] * stride_m + offs_d[None, :], out, mask=rows)
+
+
+def attention_args(z: int, h: int, n: int, d: int, causal: bool) -> list[Any]:
+    q, k, v = (seeded(z, h, n, d, dtype=torch.float16, seed=i) for i in range(3))
+    return [q, k, v, torch.zeros_like(q), 0.18, *q.stride()[:3], h, n, 64, 64, d, causal]
+
+
+def attention_want(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: Any, scale: float, *rest: Any
+) -> Any:
+    s = q.float() @ k.float().transpose(-1, -2) * scale * 0.6931471805599453
+    if rest[-1]:
+        s = s.masked_fill(~torch.ones_like(s, dtype=torch.bool).tril(), -float("inf"))
+    return {3: (s.softmax(-1) @ v.float()).half()}
+
+
+for causal in (False, True):
+    case(
+        f"attention_{'causal' if causal else 'full'}",
+        attention,
+        (2, 2),
+        lambda causal=causal: attention_args(1, 2, 104, 64, causal),
+        attention_want,
+        tolerance=5e-3,
+    )
+
+
 def check(case: Case, args: list[Any], want: dict[int, torch.Tensor]) -> None:
     """Compares the outputs of a launch with what they should be."""
     for index, expected in want.items():

@@ -109,6 +109,20 @@ def test_matmul_is_specialised(name: str, seed: int) -> None:
     torch.testing.assert_close(args[2], (a.float() @ b.float()).half(), rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize("name", ["attention_full", "attention_causal"])
+def test_attention_is_specialised(name: str) -> None:
+    """Four strides, batches and heads in the base: three tensors of rank 4."""
+    case = NAMED[name]
+    args = case.make()
+    want = case.want(*args)
+    grid = (case.grid[0], case.grid[1], 1)
+    made, runtime = compiled(case.kernel, args, best=True, grid=grid)
+    assert isinstance(made.plan, Plan), made.declined
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, grid, seconds=120.0)
+    check(case, args, want)
+
+
 def test_table_of_pointers() -> None:
     xs = [torch.arange(10.0) + 100 * i for i in range(3)]
     args = [torch.tensor([x.data_ptr() for x in xs]), torch.zeros(3, 10), 10, 16]

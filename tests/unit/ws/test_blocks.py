@@ -172,8 +172,8 @@ def declined(change: Callable[[str], str], **specs_: Any) -> str:
         ("* sb + rn[None, :]", "* sb + rn[None, :] * sb", "two dimensions have the same stride"),
         ("* sb + rn[None, :]", "* sb + (rn * rn)[None, :]", "two coordinates are multiplied"),
         ("* sb + rn[None, :]", "* sb + (rn // 2)[None, :]", "an index comes from elementwise.floordiv"),
-        ("tl.load(b +", "tl.load(c +", "also stores through the pointer it loads from"),
-        ("tl.load(b +", "tl.load(tl.where(rn[None, :] < 5, a, b) +", "the pointer is computed by elementwise.select"),
+        ("b + (k", "c + (k", "also stores through the pointer it loads from"),
+        ("b + (k", "tl.where(rn[None, :] < 5, a, b) + (k", "the pointer is computed by elementwise.select"),
         ("b + (k + rk)[:, None] * sb", "b + ((k + rk) % K)[:, None] * sb", "an index wraps around"),
     ],
 )  # fmt: skip

@@ -210,9 +210,31 @@ def analyze(graph: TileGraph) -> Analysis:
         if found is None:
             return out
         out.loops.append(found)
+    hazard = memory_hazard(graph)
+    if hazard is not None:
+        out.decline("warp_specialize", HAZARD, hazard.loc)
+        return out
     fed = {o.op.id for f in out.loops for o in f.loads}
     out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
     return out
+
+
+HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
+
+
+def memory_hazard(graph: TileGraph) -> Load | None:
+    """A load that is not simply followed by a store of the same block of its tensor."""
+    stores: dict[Value, list[Store]] = {}
+    position = {op.id: i for i, op in enumerate(graph.walk())}
+    for store in graph.find(Store):
+        stores.setdefault(store.tensor, []).append(store)
+    for load in graph.find(Load):
+        for store in stores.get(load.tensor, []):
+            same = load.offsets == store.offsets and load.block_shape == store.block_shape
+            follows = load.parent is store.parent and position[load.id] < position[store.id]
+            if not same or not follows:
+                return load
+    return None
 
 
 def _dot_loop(

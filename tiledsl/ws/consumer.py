@@ -6,6 +6,8 @@ and runs the epilogue with its stores.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -199,13 +201,14 @@ class ConsumerBuilder(RoleBuilder):
         elif isinstance(op, Transpose) and isinstance(self.get(op.a).type, SmemType):
             self.map[op.result] = self.b.value(View(self.get(op.a), op.order))
         elif isinstance(op, mma.Dot):
-            self.issue(op, self.keep)
+            self.issue(op, self.keeps.get(op.id))
         elif isinstance(op, Store):
             self.store(op)
         else:
             super().clone(op)
 
-    keep: Value | None = None
+    keeps: Mapping[int, Value] = {}
+    """Per dot that starts from zero, whether it adds to its accumulator in this iteration."""
 
     def get_channel(self, channel: Channel) -> None:
         op = aref.Get(channel.aref)
@@ -301,10 +304,12 @@ class ConsumerBuilder(RoleBuilder):
         self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None
     ) -> list[Value]:
         """One iteration up to and including the commit; returns the next carried values."""
-        loop = self.dot_loop_of(channel).loop
+        found = self.dot_loop_of(channel)
+        loop = found.loop
         self.map[loop.iv] = iv
         self.map.update(zip(loop.carried, carried, strict=True))
-        self.keep = keep
+        starts = zip(found.dots, found.zero_init, strict=True)
+        self.keeps = {d.id: keep for d, is_zero in starts if is_zero and keep is not None}
         fenced = False
         for op in loop.body.ops:
             if isinstance(op, Yield):

@@ -22,10 +22,12 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import HAZARD
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import is_zero_tile
+from tiledsl.ws.analysis import memory_hazard
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import smem_of_load
@@ -100,6 +102,9 @@ def analyze_flow(graph: TileGraph) -> Flow:
             return out
         out.loops.append(found)
     out.outer = list(outer.values())
+    hazard = memory_hazard(graph)
+    if hazard is not None:
+        out.decline(HAZARD, hazard)
     return out
 
 

@@ -29,7 +29,6 @@ from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
-from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.memory import Load
@@ -40,12 +39,12 @@ from tiledsl.ir.ops.role import Setup
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ArefType
-from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
+from tiledsl.ws.partition import narrowed
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
@@ -355,7 +354,7 @@ class Lowering:
         return Builder(self.graph, region, region.ops.index(op), op.loc)
 
     def i32(self, b: Builder, v: Value) -> Value:
-        return v if v.type == ScalarType(int32) else b.value(Cast(v, int32))
+        return narrowed(b, v)
 
     def plus(self, b: Builder, v: Value, number: int) -> Value:
         return v if number == 0 else b.value(Add(v, b.value(Constant(number, int32))))

@@ -30,6 +30,7 @@ from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
@@ -71,6 +72,23 @@ class Channel:
     loop: DotLoop | None = None
 
 
+FAR = (1 << 31) - (1 << 16)
+"""Beyond every extent that a tensor map takes, with room for the offsets of boxes."""
+
+
+def narrowed(b: Builder, v: Value) -> Value:
+    """A coordinate or span as i32; one outside of its range stays outside of every tensor."""
+    assert isinstance(v.type, ScalarType)
+    dtype = v.type.dtype
+    if dtype == int32:
+        return v
+    if dtype.bits > 32:
+        least = 0 if dtype.name.startswith("u") else -FAR
+        v = b.value(Max(v, b.value(Constant(least, dtype))))
+        v = b.value(Min(v, b.value(Constant(FAR, dtype))))
+    return b.value(Cast(v, int32))
+
+
 class RoleBuilder:
     """Clones ops of a tile graph into one role of the specialised graph.
 
@@ -101,9 +119,7 @@ class RoleBuilder:
         return self.map[value]
 
     def as_i32(self, value: Value) -> Value:
-        if value.type == ScalarType(int32):
-            return value
-        return self.b.value(Cast(value, int32))
+        return narrowed(self.b, value)
 
     def trip_count(self, lower: Value, upper: Value, step: int) -> Value:
         """max(0, ceil((upper - lower) / step)) as i32; the bounds are values of this role."""

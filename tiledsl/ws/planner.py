@@ -234,6 +234,8 @@ class Planner:
                 yield from self.clustered(plan, tile)
         if base.ping_pong or not s.zero_init or s.num_loops > 1 or not s.top_level:
             return
+        if s.num_dots > 1:  # one buffer of partial sums
+            return
         for split in (2, 4):
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:

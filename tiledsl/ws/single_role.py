@@ -18,6 +18,9 @@ from tiledsl.ir.op import Level
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.pointer import Barrier
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
@@ -149,8 +152,40 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
         for op in graph.body.ops:
             if not isinstance(op, Yield):
                 builder.add(clone_op(op, mapping))
+    order_memory(out)
     unbatch_dots(out)
     return out
+
+
+def order_memory(graph: TileGraph) -> None:
+    """Barriers between the accesses of a tensor that one program both loads and stores.
+
+    Threads hold other elements of a load than of a store. A load that one store of the same block
+    follows needs none.
+    """
+    touched: dict[Value, list[Load | Store]] = {}
+    for op in graph.walk():
+        if isinstance(op, Load | Store):
+            touched.setdefault(op.tensor, []).append(op)
+    for accesses in touched.values():
+        stores = [op for op in accesses if isinstance(op, Store)]
+        if not stores or len(accesses) == 1:
+            continue
+        if len(stores) == 1 and len(accesses) == 2 and not _apart(accesses[0], accesses[1]):
+            continue
+        for op in accesses:
+            graph.insert_before(op, Barrier(loc=op.loc))
+
+
+def _apart(first: Load | Store, second: Load | Store) -> bool:
+    """Whether two accesses are not a load and then a store of one block."""
+    return (
+        not isinstance(first, Load)
+        or not isinstance(second, Store)
+        or first.parent is not second.parent
+        or first.offsets != second.offsets
+        or first.block_shape != second.block_shape
+    )
 
 
 class Lowering:

@@ -15,8 +15,10 @@ def render_report(kernel: Kernel) -> str:
         f"plan: {plan.describe()}",
     ]
     lines.append(f"threads: {module.num_threads} ({module.num_threads // 128} warpgroups)")
-    if kernel.analysis is not None and isinstance(plan, Plan):
-        lines += ["roles:", *_roles(plan), "channels:", *_channels(kernel, plan)]
+    if isinstance(plan, Plan):
+        lines += ["roles:", *_roles(plan)]
+        if kernel.analysis is not None:
+            lines += ["channels:", *_channels(kernel, plan)]
     if kernel.cost is not None:
         c = kernel.cost
         lines.append(

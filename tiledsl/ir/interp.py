@@ -9,10 +9,10 @@ a generator: whoever waits yields, so that several roles can be driven in any or
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from inspect import isgenerator
-from itertools import product
 from typing import Any
 from typing import Protocol
 from typing import cast
@@ -61,9 +61,17 @@ def interpret(
     """
     memory = GlobalMemory()
     values = bind(graph, args, memory)
-    for z, y, x in product(*map(range, reversed(grid))):
-        program = Interpreter(memory, (x, y, z), grid, values, on_store)
+    for program_id in _programs(grid):
+        program = Interpreter(memory, program_id, grid, values, on_store)
         finish(program.run_region(graph.body, ()))
+
+
+def _programs(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """Axis 0 fastest; a grid may be too large to list."""
+    for z in range(grid[2]):
+        for y in range(grid[1]):
+            for x in range(grid[0]):
+                yield x, y, z
 
 
 def bind(graph: TileGraph, args: Mapping[str, Any], memory: GlobalMemory) -> dict[Value, Any]:

@@ -222,6 +222,21 @@ def analyze(graph: TileGraph) -> Analysis:
 HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
 
 
+NEVER = 1 << 20
+"""No K is as large."""
+PROMOTION = (
+    "fp8 products go to f32 sums every so often in K, which specialised roles do not do yet; "
+    "max_num_imprecise_acc=2**20 lets the tensor core add them all up"
+)
+
+
+def needs_promotion(dot: Dot) -> bool:
+    """Whether the tensor core may not add up all products of a dot."""
+    if not isinstance(dot.a.type, TileType) or not dot.a.type.dtype.is_fp8:
+        return False
+    return 0 < dot.promote < NEVER
+
+
 def memory_hazard(graph: TileGraph) -> Load | None:
     """A load that is not simply followed by a store of the same block of its tensor."""
     stores: dict[Value, list[Store]] = {}
@@ -248,6 +263,9 @@ def _dot_loop(
     loads: dict[int, OperandLoad] = {}
     zero: list[bool] = []
     for dot in dots:
+        if needs_promotion(dot):
+            out.decline("warp_specialize", PROMOTION, dot.loc)
+            return None
         for side, value in (("a", dot.a), ("b", dot.b)):
             found = operand_load(value)
             if found is None:

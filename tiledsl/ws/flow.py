@@ -23,11 +23,13 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import HAZARD
+from tiledsl.ws.analysis import PROMOTION
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import is_zero_tile
 from tiledsl.ws.analysis import memory_hazard
+from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import smem_of_load
@@ -105,6 +107,9 @@ def analyze_flow(graph: TileGraph) -> Flow:
     hazard = memory_hazard(graph)
     if hazard is not None:
         out.decline(HAZARD, hazard)
+    for dot in graph.find(Dot):
+        if needs_promotion(dot):
+            out.decline(PROMOTION, dot)
     return out
 
 

@@ -253,6 +253,7 @@ def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
         return ranking.graph
     found = choose_flow_tiles(
         autos, ranking.auto_dims, request.constants, request.launch, request.target,
+        request.overrides,
         lambda values: device_graph(request, values),
     )  # fmt: skip
     return found or ranking.graph

@@ -54,7 +54,10 @@ def plan_flow(
 
     registers: that tiles may take per thread, where less than the warpgroups have.
     """
-    consumers = _consumers(flow, overrides)
+    refused = _refused(overrides)
+    if refused:
+        return refused
+    consumers = consumers_of(flow, overrides)
     if isinstance(consumers, str):
         return consumers
     producer, consumer, limit = REGISTERS[consumers]
@@ -92,7 +95,21 @@ def plan_flow(
     return FlowPlan(plan, schedules, tuple(notes))
 
 
-def _consumers(flow: Flow, overrides: Overrides) -> int | str:
+def _refused(overrides: Overrides) -> str:
+    """Why launch options do not go with a loop that is no plain accumulation, or ""."""
+    o = overrides
+    asked = {
+        "ping_pong": o.ping_pong,
+        "cluster": o.cluster not in (None, 1),
+        "split_k": o.split_k not in (None, 1),
+        "swap_operands": o.swap_operands,
+        "mma_depth": o.mma_depth not in (None, 1),
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    return f"a loop that is no plain accumulation takes no {', '.join(names)}" if names else ""
+
+
+def consumers_of(flow: Flow, overrides: Overrides) -> int | str:
     """Consumer warpgroups, or why the dots do not split over any."""
     rows: set[int] = set()
     for f in flow.loops:
@@ -110,7 +127,7 @@ def _consumers(flow: Flow, overrides: Overrides) -> int | str:
     M = rows.pop()
     if M % 64:
         return f"the dots have {M} rows, a warpgroup takes 64"
-    consumers = overrides.num_consumers or min(3, M // 64)
+    consumers = overrides.num_consumers or max(n for n in REGISTERS if M % (64 * n) == 0)
     if consumers not in REGISTERS or M % (64 * consumers):
         return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
     return consumers

@@ -15,18 +15,17 @@ from tiledsl.ir.analysis.evaluate import Unknown
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.types import TileType
 from tiledsl.target import Target
-from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_plan import REGISTERS
+from tiledsl.ws.flow_plan import consumers_of
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.partition import constant_step
+from tiledsl.ws.plan import Overrides
 from tiledsl.ws.select import Launch
 
 ROWS = (128, 192, 64)
 COLUMNS = (128, 64)
-MAX_COMBINATIONS = 12
 EDGE_CLOCKS = 3000.0
 """Clocks of a program outside of its loops: first loads, first product, the store."""
 TRIP_CLOCKS = 300.0
@@ -42,6 +41,7 @@ def choose_flow_tiles(
     fixed: Mapping[str, object],
     launch: Launch,
     target: Target,
+    overrides: Overrides,
     lower: LowerValues,
 ) -> TileGraph | None:
     """The graph with the cheapest values of the auto constexprs; None where no combination fits.
@@ -53,22 +53,23 @@ def choose_flow_tiles(
         return None
     options = [autos[name].choices or (ROWS if "M" in dims[name] else COLUMNS) for name in names]
     best: tuple[float, TileGraph] | None = None
-    for values in list(product(*options))[:MAX_COMBINATIONS]:
+    for values in product(*options):
         graph = lower({**fixed, **dict(zip(names, values, strict=True))})
-        cost = launch_clocks(graph, launch, target)
+        cost = launch_clocks(graph, launch, target, overrides)
         if cost is not None and (best is None or cost < best[0]):
             best = cost, graph
     return best[1] if best is not None else None
 
 
-def launch_clocks(graph: TileGraph, launch: Launch, target: Target) -> float | None:
+def launch_clocks(
+    graph: TileGraph, launch: Launch, target: Target, overrides: Overrides
+) -> float | None:
     """Clocks of a launch, None where the tiles do not fit the registers of the warpgroups."""
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
         return None
-    rows = _rows(flow)
-    consumers = min(3, rows // 64) if rows % 64 == 0 else 0
-    if consumers not in REGISTERS or rows % (64 * consumers):
+    consumers = consumers_of(flow, overrides)
+    if isinstance(consumers, str):
         return None
     grid = launch.grid(graph.constants)
     programs = grid[0] * grid[1] * grid[2]
@@ -84,12 +85,6 @@ def launch_clocks(graph: TileGraph, launch: Launch, target: Target) -> float | N
     waves = programs / target.num_sms
     longest = max(each)
     return max(waves * sum(each) / 2 + longest / 2, longest)
-
-
-def _rows(flow: Flow) -> int:
-    types = [d.dot.acc.type for f in flow.loops for d in f.dots]
-    rows = {t.shape[0] for t in types if isinstance(t, TileType)}
-    return rows.pop() if len(rows) == 1 else 0
 
 
 def _trips(graph: TileGraph, loop: For, launch: Launch, program: tuple[int, int, int]) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.ws.kernels import first
 from tiledsl.compiler import Kernel
+from tiledsl.errors import ScheduleError
 from tiledsl.ws.single_role import SinglePlan
 
 
@@ -77,3 +79,16 @@ def test_choices_are_kept_to() -> None:
 
 def test_without_specialisation_a_single_role_kernel_comes_out() -> None:
     assert isinstance(chosen(4096, 64, warp_specialize=False).plan, SinglePlan)
+
+
+def test_warpgroups_share_out_the_rows_evenly() -> None:
+    kernel = chosen(4096, 64, BM=256, BN=64)
+    assert kernel.plan.num_consumers == 2
+
+
+@pytest.mark.parametrize(
+    "option", [{"ping_pong": True}, {"cluster": 2}, {"split_k": 2}, {"mma_depth": 2}], ids=str
+)
+def test_options_that_do_not_go_with_the_loop_are_refused(option: dict[str, object]) -> None:
+    with pytest.raises(ScheduleError, match=f"takes no {next(iter(option))}"):
+        chosen(4096, 64, BM=128, BN=64, **option)

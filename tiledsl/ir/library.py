@@ -393,9 +393,8 @@ def _permuted_bytes(a: Any, b: Any, s: Any) -> Any:
     ).astype(np.uint32).astype(np.uint64)
     out = np.zeros(np.shape(both), np.uint32)
     for i in range(4):
-        pick = (np.asarray(s).astype(np.uint32) >> np.uint32(4 * i)) & np.uint32(15)
-        byte = (both >> (pick & np.uint32(7)).astype(np.uint64) * np.uint64(8)) & np.uint64(255)
-        byte = np.where(pick & np.uint32(8), np.where(byte & np.uint64(128), 255, 0), byte)
+        pick = (np.asarray(s).astype(np.uint32) >> np.uint32(4 * i)) & np.uint32(7)
+        byte = (both >> pick.astype(np.uint64) * np.uint64(8)) & np.uint64(255)
         out |= byte.astype(np.uint32) << np.uint32(8 * i)
     return out.astype(np.asarray(a).dtype)
 

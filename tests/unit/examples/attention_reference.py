@@ -57,5 +57,6 @@ def check(
     finite = ~lse_want.isinf()
     difference = (lse.double() - lse_want)[finite].abs()
     # The tensor core sums in a little less than f32: some 2**-18 of the largest score.
-    bound = 1e-5 + 4e-6 * lse_want[finite].abs()
+    scores = lse_want[finite].abs()
+    bound = 1e-5 + 4e-6 * scores + 4e-7 * scores.amax()  # a row may cancel
     assert (difference <= factor * bound).all(), f"log-sum-exp off by {difference.max():.2e}"

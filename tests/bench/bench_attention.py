@@ -29,8 +29,10 @@ from torch.nn.attention import sdpa_kernel  # noqa: E402
 
 import tiledsl  # noqa: E402
 from examples import attention as example  # noqa: E402
-from tests.bench import bench_matmul  # noqa: E402
-from tests.bench.bench_matmul import replay  # noqa: E402
+from tests.bench import harness  # noqa: E402
+from tests.bench.harness import capture  # noqa: E402
+from tests.bench.harness import serve  # noqa: E402
+from tests.bench.harness import timed  # noqa: E402
 from tests.unit.examples.attention_reference import attention_fp64  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -260,15 +262,6 @@ class Measurement:
             out.append((name, launch, facts))
         return out
 
-    def graph(self, launch: Callable[[int], torch.Tensor], n: int) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(n):
-                launch(i % len(self.data.sets))
-        graph.replay()
-        torch.cuda.synchronize()
-        return graph
-
     def run(self) -> None:
         """Times all contenders in turn and says the medians."""
         contenders = self.contenders()
@@ -279,16 +272,9 @@ class Measurement:
         graphs: list[torch.cuda.CUDAGraph] = []
         for name, launch, _ in contenders:
             self.say(at=name)
-            graphs.append(self.graph(launch, n))
+            graphs.append(capture(launch, n, sets))
         self.say(at="timing")
-        times: list[list[float]] = [[] for _ in graphs]
-        for r in range(2 + self.options.rounds):
-            order = list(range(len(graphs)))
-            blocks = [(i, *replay(graphs[i])) for i in (order if r % 2 else order[::-1])]
-            torch.cuda.synchronize()
-            if r >= 2:  # The first rounds settle the clocks.
-                for i, start, end in blocks:
-                    times[i].append(start.elapsed_time(end) / n * 1e3)
+        times = timed(graphs, n, self.options.rounds)
         for (name, _, facts), t in zip(contenders, times, strict=True):
             middle = statistics.median(t)
             spread = (max(t) - min(t)) / middle
@@ -296,28 +282,12 @@ class Measurement:
 
 
 def work(options: argparse.Namespace) -> None:
-    """A worker: jobs as JSON lines on standard input, messages on standard output."""
-
-    def say(**message: Any) -> None:
-        print(bench_matmul.MARK + json.dumps(message), flush=True)
-
-    torch.zeros(1, device="cuda")
-    say(ready=torch.cuda.get_device_name())
-    for line in sys.stdin:
-        torch.manual_seed(time.time_ns() % 2**31)
-        try:
-            Measurement(json.loads(line), options, say).run()
-            say(done=True)
-        except Exception as error:
-            say(failed=f"{type(error).__name__}: {error}"[:600])
-            if "CUDA" in str(error):
-                os._exit(3)
-        torch.cuda.empty_cache()
-    os._exit(0)
+    """The worker."""
+    serve(lambda job, say: Measurement(job, options, say).run())
 
 
 # ---------------------------------------------------------------------- the table
-class Parent(bench_matmul.Parent):
+class Parent(harness.Parent):
     """Drives workers of this script."""
 
     script = Path(__file__).resolve()

@@ -15,11 +15,8 @@ import argparse
 import json
 import math
 import os
-import queue
 import statistics
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +30,11 @@ import torch  # noqa: E402
 
 import tiledsl  # noqa: E402
 import tiledsl.language as tl  # noqa: E402
+from tests.bench import harness  # noqa: E402
+from tests.bench.harness import capture  # noqa: E402
+from tests.bench.harness import replay  # noqa: E402
+from tests.bench.harness import serve  # noqa: E402
+from tests.bench.harness import timed  # noqa: E402
 
 SERIES = [(8192, 8192, k) for k in (512, 1024, 2048, 4096, 8192, 16384)]
 SINGLE = [
@@ -52,7 +54,6 @@ BARS = {
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LIMITS = {"bf16": 4e-3, "fp16": 1e-3}
 SET_BYTES = 200_000_000
-MARK = "@bench "
 
 
 # fmt: off
@@ -252,30 +253,6 @@ class Data:
         torch.cuda.synchronize()
         return ((out[0].double() - self.want).norm() / self.norm).item()
 
-    def graph(self, launch: Callable[[int], None], n: int) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            launch(0)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(n):
-                launch(i % len(self.a))
-        graph.replay()
-        torch.cuda.synchronize()
-        return graph
-
-
-def replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    """One timed block."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    graph.replay()
-    end.record()
-    return start, end
-
 
 @dataclass
 class Contender:
@@ -371,7 +348,7 @@ class Shape:
         """Times all contenders in turn and says the medians."""
         contenders = self.contenders()
         self.say(at="timing")
-        first = self.data.graph(self.data.cublas, len(self.data.a))
+        first = capture(self.data.cublas, len(self.data.a), len(self.data.a))
         start, end = replay(first)
         torch.cuda.synchronize()
         estimate = start.elapsed_time(end) / len(self.data.a)
@@ -381,16 +358,9 @@ class Shape:
         graphs = []
         for c in contenders:
             self.say(at=c.name)
-            graphs.append(self.data.graph(c.launch, n))
+            graphs.append(capture(c.launch, n, sets))
         self.say(at="timing")
-        times: list[list[float]] = [[] for _ in graphs]
-        for r in range(2 + self.options.rounds):
-            order = list(range(len(graphs)))
-            blocks = [(i, *replay(graphs[i])) for i in (order if r % 2 else order[::-1])]
-            torch.cuda.synchronize()
-            if r >= 2:  # The first rounds settle the clocks.
-                for i, start, end in blocks:
-                    times[i].append(start.elapsed_time(end) / n * 1e3)
+        times = timed(graphs, n, self.options.rounds)
         for c, t in zip(contenders, times, strict=True):
             middle = statistics.median(t)
             spread = (max(t) - min(t)) / middle
@@ -398,117 +368,17 @@ class Shape:
 
 
 def work(options: argparse.Namespace) -> None:
-    """A worker: jobs as JSON lines on standard input, messages on standard output."""
-
-    def say(**message: Any) -> None:
-        print(MARK + json.dumps(message), flush=True)
-
+    """The worker."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.zeros(1, device="cuda")
-    say(ready=torch.cuda.get_device_name())
-    for line in sys.stdin:
-        job = json.loads(line)
-        torch.manual_seed(time.time_ns() % 2**31)
-        try:
-            Shape(job, options, say).run()
-            say(done=True)
-        except Exception as error:
-            say(failed=f"{type(error).__name__}: {error}"[:600])
-            if "CUDA" in str(error):
-                os._exit(3)
-        torch.cuda.empty_cache()
-    os._exit(0)
+    serve(lambda job, say: Shape(job, options, say).run())
 
 
-# ---------------------------------------------------------------------- the parent
-class Parent:
-    """Runs jobs in workers, kills those that hang, and prints."""
+# ---------------------------------------------------------------------- the table
+class Parent(harness.Parent):
+    """Drives workers of this script."""
 
     script = Path(__file__).resolve()
     baseline = "cuBLAS"
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.end = time.monotonic() + options.budget
-        self.process: subprocess.Popen[str] | None = None
-        self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
-
-    def spawn(self) -> bool:
-        """Starts a worker; whether it is ready."""
-        self.messages = messages = queue.Queue()
-        command = [sys.executable, str(self.script), "--worker", *sys.argv[1:]]
-        self.process = process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-        def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(MARK):
-                    messages.put(json.loads(line[len(MARK) :]))
-                else:
-                    print(line, end="")
-            messages.put(None)
-
-        threading.Thread(target=read, daemon=True).start()
-        message = self.next(120)
-        if isinstance(message, dict) and "ready" in message:
-            return True
-        self.kill()
-        return False
-
-    def next(self, seconds: float) -> dict[str, Any] | str | None:
-        """The next message; None when the worker is gone, a word when it is late."""
-        left = self.end - time.monotonic()
-        try:
-            return self.messages.get(timeout=max(0.1, min(seconds, left)))
-        except queue.Empty:
-            return "late" if left > seconds else "over"
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-        self.process = None
-
-    def job(self, shape: tuple[int, int, int], dtype: str) -> list[dict[str, Any]]:
-        """Rows of one shape. Starts again without a contender that hung or crashed."""
-        bad: list[str] = []
-        while time.monotonic() < self.end and len(bad) < 4:
-            if self.process is None and not self.spawn():
-                return [{"name": "worker", "refused": "does not start"}]
-            rows, state, at = self.attempt(shape, dtype, bad)
-            if state == "done":
-                return rows + [{"name": name, "refused": "hung or crashed"} for name in bad]
-            self.kill()
-            if state == "over":
-                return [*rows, {"name": at, "refused": "the budget ended"}]
-            print(f"  {shape} {dtype}: {at}: {state}", flush=True)
-            bad.append(at)
-            if at in ("timing", self.baseline, "start"):
-                return [*rows, {"name": at, "refused": state}]
-        return [{"name": name, "refused": "hung or crashed"} for name in bad]
-
-    def attempt(
-        self, shape: tuple[int, int, int], dtype: str, bad: list[str]
-    ) -> tuple[list[dict[str, Any]], str, str]:
-        """Rows so far, how it ended, and the contender at work then."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"shape": shape, "dtype": dtype, "bad": bad}) + "\n")
-        self.process.stdin.flush()
-        rows: list[dict[str, Any]] = []
-        at = "start"
-        while True:
-            message = self.next(self.options.timeout)
-            if not isinstance(message, dict):
-                return rows, message or "crashed", at
-            if "done" in message:
-                return rows, "done", at
-            if "failed" in message:
-                return rows, message["failed"], at
-            at = message.get("at", at)
-            if "row" in message:
-                rows.append(message["row"])
 
 
 def ratio_of(rows: list[dict[str, Any]], name: str, to: str) -> float | None:

@@ -1,26 +1,34 @@
-"""tiledsl: warp-specialised CUDA C++ for NVIDIA Hopper from plain tile programs in Python."""
+"""tiledsl: warp-specialised CUDA C++ for NVIDIA Hopper from plain tile programs in Python.
+
+What a launch does not need is imported at its first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
 
 from tiledsl import language
-from tiledsl import testing
-from tiledsl.aot import export
-from tiledsl.bundles import bundle
-from tiledsl.bundles import load_bundle
-from tiledsl.config import Config
 from tiledsl.errors import TileError
 from tiledsl.hooks import freeze
-from tiledsl.interface import heuristics
 from tiledsl.ir.markers import constexpr
 from tiledsl.jit import JitFunction
 from tiledsl.jit import jit
 from tiledsl.jit import set_allocator
-from tiledsl.manifest import record
-from tiledsl.manifest import warmup
 from tiledsl.math import cdiv
 from tiledsl.math import next_power_of_2
-from tiledsl.runtime.custom_op import op
 from tiledsl.runtime.descriptor import TensorDescriptor
-from tiledsl.tuner import Autotuner
-from tiledsl.tuner import autotune
+
+if TYPE_CHECKING:
+    from tiledsl import testing
+    from tiledsl.aot import export
+    from tiledsl.bundles import bundle
+    from tiledsl.bundles import load_bundle
+    from tiledsl.config import Config
+    from tiledsl.interface import heuristics
+    from tiledsl.manifest import record
+    from tiledsl.manifest import warmup
+    from tiledsl.runtime.custom_op import op
+    from tiledsl.tuner import Autotuner
+    from tiledsl.tuner import autotune
 
 JITFunction = JitFunction
 
@@ -49,3 +57,26 @@ __all__ = [
     "warmup",
 ]
 __version__ = "0.1.0"
+
+_LATER = {
+    "Autotuner": "tuner",
+    "Config": "config",
+    "autotune": "tuner",
+    "bundle": "bundles",
+    "export": "aot",
+    "heuristics": "interface",
+    "load_bundle": "bundles",
+    "op": "runtime.custom_op",
+    "record": "manifest",
+    "warmup": "manifest",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "testing":
+        return importlib.import_module("tiledsl.testing")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"tiledsl.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 from tiledsl.errors import LaunchError
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import unwrap
-from tiledsl.ws.plan import Overrides
+from tiledsl.ws.overrides import Overrides
 
 Grid = tuple[int, int, int]
 GridLike = Callable[[Mapping[str, Any]], Sequence[int] | int] | Sequence[int] | int

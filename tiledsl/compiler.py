@@ -72,10 +72,10 @@ from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
+from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import build_producer
 from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
-from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import stored_geometry
 from tiledsl.ws.select import Choice

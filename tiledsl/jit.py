@@ -20,8 +20,8 @@ from tiledsl.call import probe
 from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.signature import signature_of
 from tiledsl.frontend.source import source_of
-from tiledsl.frontend.specialize import signature_of
 from tiledsl.inspection import Inspected
 from tiledsl.inspection import compile_program
 from tiledsl.ir.markers import Auto

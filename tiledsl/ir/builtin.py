@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from typing import Concatenate
 from typing import Generic
 from typing import ParamSpec
@@ -20,8 +21,10 @@ from typing import cast
 from typing import overload
 
 from tiledsl.errors import TileError
-from tiledsl.ir.builder import Builder
-from tiledsl.ir.types import Type
+
+if TYPE_CHECKING:
+    from tiledsl.ir.builder import Builder
+    from tiledsl.ir.types import Type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,11 +99,20 @@ def builtin(
     return mark if fn is None else mark(fn)
 
 
+def _load() -> None:
+    """Imports every module that declares methods."""
+    from tiledsl.ir.op import registry
+
+    registry()
+
+
 def method_of(type_: Type, name: str) -> Builtin[..., object] | None:
     """The builtin that is method `name` of values of a type, or None."""
+    _load()
     return _METHODS.get((type(type_), name))
 
 
 def method_names(type_: Type) -> list[str]:
     """Names of all methods of values of a type, sorted."""
+    _load()
     return sorted(name for owner, name in _METHODS if owner is type(type_))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.ir.op import Value
+
+if TYPE_CHECKING:
+    from tiledsl.ir.op import Value
 
 
 class Tensor:

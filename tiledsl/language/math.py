@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.ir.host_functions import cdiv
 from tiledsl.ir.ops.elementwise_functions import abs
 from tiledsl.ir.ops.elementwise_functions import ceil
 from tiledsl.ir.ops.elementwise_functions import clamp
@@ -24,7 +25,6 @@ from tiledsl.ir.ops.elementwise_library import div_rn
 from tiledsl.ir.ops.elementwise_library import fdiv
 from tiledsl.ir.ops.elementwise_library import sqrt_rn
 from tiledsl.ir.ops.elementwise_library import umulhi
-from tiledsl.ir.ops.program import cdiv
 from tiledsl.language.extra.libdevice import acos
 from tiledsl.language.extra.libdevice import acosh
 from tiledsl.language.extra.libdevice import asin

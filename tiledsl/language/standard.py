@@ -5,9 +5,9 @@ from __future__ import annotations
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
+from tiledsl.ir.host_functions import cdiv
 from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.ops.elementwise_functions import sigmoid
-from tiledsl.ir.ops.program import cdiv
 from tiledsl.ir.ops.program import swizzle2d
 from tiledsl.ir.ops.reduce_functions import argmax
 from tiledsl.ir.ops.reduce_functions import argmin

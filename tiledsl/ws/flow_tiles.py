@@ -20,8 +20,8 @@ from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_plan import REGISTERS
 from tiledsl.ws.flow_plan import consumers_of
 from tiledsl.ws.loop_schedule import schedule_loop
+from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import constant_step
-from tiledsl.ws.plan import Overrides
 from tiledsl.ws.select import Launch
 
 ROWS = (128, 192, 64)

@@ -105,22 +105,6 @@ def _grid_axis(axis: int, what: str) -> int:
     return number
 
 
-def _host_cdiv(x: int, div: int) -> int:
-    return -(-x // div)
-
-
-@builtin(on_host=_host_cdiv)
-def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
-    """X / div rounded up, for x >= 0 and div > 0. Works on host integers too, for grids."""
-    if is_number(x) and is_number(div):
-        return _host_cdiv(compile_time_int(x, "cdiv(): x"), compile_time_int(div, "cdiv(): div"))
-    if is_number(div):
-        return operators.binary(b, "//", operators.binary(b, "+", x, div - 1), div)
-    return operators.binary(
-        b, "//", operators.binary(b, "+", x, operators.binary(b, "-", div, 1)), div
-    )
-
-
 @builtin
 def swizzle2d(
     b: Builder, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand

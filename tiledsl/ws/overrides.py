@@ -1,0 +1,42 @@
+"""Launch options that ask for a structure; a launch reads them without the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import fields
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user asked for at launch; None leaves the decision to the compiler."""
+
+    num_stages: int | None = None
+    mma_depth: int | None = None
+    num_consumers: int | None = None
+    ping_pong: bool | None = None
+    persistent: bool | None = None
+    cluster: int | None = None
+    split_k: int | None = None
+    warp_specialize: bool | None = None
+    raster_group: int | None = None
+    swap_operands: bool | None = None
+
+    @property
+    def structural(self) -> bool:
+        """Whether any is set that only a specialised kernel can honour."""
+        return bool(
+            self.ping_pong
+            or self.warp_specialize
+            or self.swap_operands
+            or self.num_consumers
+            or self.mma_depth
+            or (self.cluster or 1) > 1
+            or (self.split_k or 1) > 1
+        )
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The overrides that are set."""
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None
+        }

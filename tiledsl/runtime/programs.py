@@ -63,6 +63,12 @@ class Program:
         return self._launcher
 
 
+def _files_of(folder: str) -> list[str]:
+    """All files below a folder, sorted. A process reads them before its first launch: no Path."""
+    found = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+    return sorted(found)
+
+
 @functools.cache
 def package_digest() -> str:
     """Digest of this package's files.
@@ -71,14 +77,15 @@ def package_digest() -> str:
     digest is one that no other process has.
     """
     digest = hashlib.sha256()
-    files = sorted(PACKAGE.rglob("*.py"))
+    files = [f for f in _files_of(str(PACKAGE)) if f.endswith(".py")]
     for folder in TEMPLATES:
-        files += sorted(p for p in (PACKAGE / folder).resolve().rglob("*") if p.is_file())
+        files += _files_of(str((PACKAGE / folder).resolve()))
     for path in files:
-        digest.update(path.name.encode() + b"\0")
-        digest.update(path.read_bytes())
-        if path.stat().st_mtime > IMPORTED:
-            digest.update(f"{os.getpid()} {IMPORTED}".encode())
+        digest.update(os.path.basename(path).encode() + b"\0")
+        with open(path, "rb") as file:
+            digest.update(file.read())
+            if os.fstat(file.fileno()).st_mtime > IMPORTED:
+                digest.update(f"{os.getpid()} {IMPORTED}".encode())
     return digest.hexdigest()
 
 

@@ -11,14 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py"))
+# These share a process: most of their time would be imports.
+SMALL = {
+    "cross_entropy.py", "dropout.py", "histogram.py", "norms.py", "reductions.py", "rope.py",
+    "softmax.py", "swiglu.py", "top_k.py", "transpose.py",
+}  # fmt: skip
+RUN = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 
 
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_runs(name):
+def output(*command: str | Path) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name],
+        [sys.executable, *command],
         check=False,
         env=env,
         capture_output=True,
@@ -26,4 +30,16 @@ def test_runs(name):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "relative error" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in SMALL])
+def test_runs(name):
+    assert "relative error" in output(ROOT / "examples" / name)
+
+
+def test_small_ones_run():
+    paths = [ROOT / "examples" / name for name in EXAMPLES if name in SMALL]
+    assert len(paths) == len(SMALL)
+    assert output("-c", RUN, *paths).count("relative error") >= len(paths)

@@ -1,0 +1,136 @@
+"""Cross entropy of logits and targets with its gradient: logits are read once in each direction.
+
+A program walks over a row of any width in blocks and keeps, for each place in the block, a running
+maximum and a running sum; they meet at the end of the row.
+"""
+
+import torch
+
+import tiledsl as triton
+import tiledsl.language as tl
+
+IGNORED = -100
+
+
+@triton.jit
+def cross_entropy_forward(
+    x_ptr,
+    target_ptr,
+    loss_ptr,
+    lse_ptr,
+    x_stride,
+    n_cols,
+    IGNORED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """loss[r] = log(sum(exp(x[r, :]))) - x[r, target[r]]; 0 where the target is IGNORED."""
+    row = tl.program_id(0)
+    first = x_ptr + row * x_stride
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n_cols, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x = tl.load(first + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)
+        new = tl.maximum(top, x)
+        # Places that have seen nothing but -inf stay at exp(-inf) = 0.
+        base = tl.where(new == -float("inf"), 0.0, new)
+        total = total * tl.exp(top - base) + tl.exp(x - base)
+        top = new
+    highest = tl.max(top, axis=0)
+    lse = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
+    target = tl.load(target_ptr + row)
+    tl.store(lse_ptr + row, lse)
+    if target == IGNORED:
+        tl.store(loss_ptr + row, 0.0)
+    else:
+        tl.store(loss_ptr + row, lse - tl.load(first + target).to(tl.float32))
+
+
+@triton.jit
+def cross_entropy_backward(
+    dx_ptr, x_ptr, target_ptr, lse_ptr, dloss_ptr, x_stride, n_cols,
+    IGNORED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dx = (softmax(x) - onehot(target)) * dloss, BLOCK columns of a row."""
+    row = tl.program_id(1)
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < n_cols
+    target = tl.load(target_ptr + row)
+    lse = tl.load(lse_ptr + row)
+    dloss = tl.load(dloss_ptr + row)
+    scale = tl.where(target == IGNORED, 0.0, dloss)
+    x = tl.load(x_ptr + row * x_stride + cols, mask=inside, other=0.0).to(tl.float32)
+    dx = (tl.exp(x - lse) - tl.where(cols == target, 1.0, 0.0)) * scale
+    tl.store(dx_ptr + row * n_cols + cols, dx, mask=inside)
+
+
+def forward(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss, log-sum-exp) of each row."""
+    n_rows, n_cols = x.shape
+    loss, lse = (torch.empty(n_rows, device=x.device, dtype=torch.float32) for _ in range(2))
+    cross_entropy_forward[(n_rows,)](
+        x, target, loss, lse, x.stride(0), n_cols, IGNORED, BLOCK=4096 if n_cols > 2048 else 1024
+    )
+    return loss, lse
+
+
+def backward(x: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, dloss: torch.Tensor):
+    """The gradient of the logits for a gradient of each row's loss."""
+    n_rows, n_cols = x.shape
+    dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
+    BLOCK = min(4096, triton.next_power_of_2(n_cols))
+    cross_entropy_backward[(triton.cdiv(n_cols, BLOCK), n_rows)](
+        dx, x, target, lse, dloss, x.stride(0), n_cols, IGNORED, BLOCK
+    )
+    return dx
+
+
+class CrossEntropy(torch.autograd.Function):
+    """The loss of each row."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        x = x if x.stride(1) == 1 else x.contiguous()
+        loss, lse = forward(x, target)
+        ctx.save_for_backward(x, target, lse)
+        return loss
+
+    @staticmethod
+    def backward(ctx, dloss):
+        return backward(*ctx.saved_tensors, dloss.contiguous()), None
+
+
+def cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean loss of logits [N, V] for targets [N]; targets of -100 do not count."""
+    return CrossEntropy.apply(x, target).sum() / (target != IGNORED).sum()
+
+
+def run(n_rows: int, n_cols: int, device: str, dtype: torch.dtype) -> float:
+    """The larger relative error of loss and gradient against fp64 on random data."""
+    x = torch.randn(n_rows, n_cols, device=device, dtype=dtype).requires_grad_()
+    target = torch.randint(0, n_cols, (n_rows,), device=device)
+    target[: n_rows // 2] = IGNORED
+    exact = x.detach().double().requires_grad_()
+    loss = cross_entropy(x, target)
+    want = torch.nn.functional.cross_entropy(exact, target)
+    loss.backward()
+    want.backward()
+    error = abs(loss.item() - want.item()) / max(1e-6, abs(want.item()))
+    norm = exact.grad.norm()
+    slope = ((x.grad.double() - exact.grad).norm() / norm).item() if norm else 0.0
+    return max(error, slope)
+
+
+def main() -> None:
+    """Checks loss and gradient, on the GPU or in the interpreter."""
+    torch.manual_seed(0)
+    on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    device, shape = ("cuda", (1024, 50257)) if on_gpu else ("cpu", (4, 5000))
+    error = run(*shape, device, torch.float32)
+    print(f"cross entropy of {shape[0]} x {shape[1]}: relative error {error:.1e}")
+    if not error < 1e-5:
+        raise SystemExit("the result is wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -45,6 +45,8 @@ SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 
 DECLARATIONS = """\
+#ifndef TILEDSL_TYPES
+#define TILEDSL_TYPES
 #if defined(__has_include)
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -59,6 +61,7 @@ typedef struct CUmod_st* CUmodule;
 typedef struct CUfunc_st* CUfunction;
 typedef struct CUstream_st* CUstream;
 typedef struct { unsigned long long opaque[16]; } CUtensorMap;
+#endif
 #endif
 """
 FUNCTIONS = """\

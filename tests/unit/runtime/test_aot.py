@@ -39,9 +39,15 @@ def file(tmp_path):
     return path
 
 
-def test_files_of_an_export(file, tmp_path):
-    out = tmp_path / "out"
-    made = compile_file(file, out)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("aot") / "kernels.py"
+    path.write_text(SOURCE)
+    return compile_file(path, path.parent / "out")
+
+
+def test_files_of_an_export(made):
+    out = made[0].parent
     assert sorted(p.name for p in made) == sorted(
         f"{n}.{e}" for n in ("scale", "matmul_bf16", "tuned") for e in ("cubin", "cu", "h", "c")
     )
@@ -57,13 +63,85 @@ def test_files_of_an_export(file, tmp_path):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("standard", ["c99", "c17"])
-def test_the_launcher_compiles_as_plain_c(file, tmp_path, standard):
-    out = tmp_path / "out"
-    for path in compile_file(file, out, ["matmul_bf16", "scale"]):
+def test_the_launcher_compiles_as_plain_c(made, standard):
+    out = made[0].parent
+    for path in made:
         if path.suffix == ".c":
             command = ["cc", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-c", path.name]
             done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
+
+
+# A driver that says what it was asked, and a program that launches both kernels.
+STUB = r"""
+#include <stdio.h>
+#include <string.h>
+#include "scale.h"
+#include "matmul_bf16.h"
+static int loads;
+CUresult cuModuleLoadData(CUmodule* m, const void* image) {
+  *m = (CUmodule)0; loads += 1;
+  return memcmp(image, "\177ELF", 4) ? 200 : 0;
+}
+CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
+  (void)m; *f = (CUfunction)name; return 0;
+}
+CUresult cuFuncSetAttribute(CUfunction f, int key, int value) {
+  printf("%s attribute %d %s\n", (const char*)f, key, value > 48 << 10 ? "large" : "small");
+  return 0;
+}
+CUresult cuCtxGetDevice(CUdevice* d) { *d = 0; return 0; }
+CUresult cuDeviceGetAttribute(int* v, int key, CUdevice d) { (void)d; *v = key == 16 ? 5 : -1; return 0; }
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int dtype, unsigned rank, void* data,
+    const unsigned long long* extents, const unsigned long long* pitches, const unsigned* box,
+    const unsigned* steps, int a, int b, int c, int d) {
+  (void)map; (void)dtype; (void)box; (void)steps; (void)a; (void)b; (void)c; (void)d;
+  printf("map %p rank %u extents %llu %llu pitch %llu\n", data, rank, extents[0], extents[1], pitches[0]);
+  return (unsigned long long)data % 16 ? 1 : 0;
+}
+CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty,
+    unsigned tz, unsigned smem, CUstream stream, void** params, void** extra) {
+  (void)ty; (void)tz; (void)smem; (void)extra;
+  printf("launch %s grid %u %u %u threads %u stream %p\n", (const char*)f, x, y, z, tx, (void*)stream);
+  if (!strcmp((const char*)f, "scale"))
+    printf("x %llx o %llx n %d\n", *(unsigned long long*)params[0], *(unsigned long long*)params[1],
+           *(int*)params[2]);
+  return 0;
+}
+int main(void) {
+  CUstream stream = (CUstream)0x7;
+  tiledsl_tensor a = {0x1000, {200, 512}, {512, 1}}, b = {0x2000, {512, 320}, {320, 1}};
+  tiledsl_tensor c = {0x3000, {200, 320}, {320, 1}}, odd = {0x1001, {200, 512}, {512, 1}};
+  if (scale(stream, 8, 1, 1, 0x100, 0x200, 999) || scale(stream, 8, 1, 1, 0x100, 0x200, 1)) return 1;
+  if (matmul_bf16(stream, 20, 3, 1, &a, &b, &c)) return 2;
+  printf("empty %d misaligned %d loads %d\n", matmul_bf16(stream, 0, 3, 1, &a, &b, &c),
+         matmul_bf16(stream, 20, 3, 1, &odd, &b, &c), loads);
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_c_program_launches_through_the_driver(made):
+    out = made[0].parent
+    sources = ["matmul_bf16.c", "scale.c"]
+    (out / "main.c").write_text(STUB)
+    command = ["cc", "-std=c99", "-Wall", "-Werror", *sources, "main.c", "-o", "main"]
+    done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([out / "main"], capture_output=True, text=True, check=False)
+    lines = [n for n in ran.stdout.splitlines() if not n.startswith("scale attribute")]
+    assert ran.returncode == 0, ran.stdout
+    assert lines[0] == "launch scale grid 8 1 1 threads 32 stream 0x7"
+    assert [lines[1], lines[3]] == ["x 100 o 200 n 999", "x 100 o 200 n 1"]
+    assert lines[4] == "matmul attribute 8 large"
+    assert lines[5:8] == [
+        "map 0x1000 rank 2 extents 512 200 pitch 1024",
+        "map 0x2000 rank 2 extents 320 512 pitch 640",
+        "map 0x3000 rank 2 extents 320 200 pitch 640",
+    ]
+    assert lines[8].startswith("launch matmul grid 5 1 1")  # persistent, on a GPU of five SMs
+    assert lines[-1] == "empty 0 misaligned 1 loads 2"
 
 
 def test_command_line(file, tmp_path, monkeypatch, capsys):
@@ -94,9 +172,7 @@ def test_mistakes(tmp_path, text, message):
 
 
 @pytest.mark.nvrtc
-def test_the_standalone_text_compiles_by_itself(file, tmp_path):
-    out = tmp_path / "out"
-    compile_file(file, out, ["scale"])
-    text = (out / "scale.cu").read_text()
+def test_the_standalone_text_compiles_by_itself(made):
+    text = (made[0].parent / "scale.cu").read_text()
     compiled = compile_module(KernelModule("scale", text, (), (), 128))
     assert compiled.cubin.startswith(b"\x7fELF")

@@ -52,8 +52,8 @@ def cross_entropy_backward(
     IGNORED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dx = (softmax(x) - onehot(target)) * dloss, BLOCK columns of a row."""
-    row = tl.program_id(1)
-    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < n_cols
     target = tl.load(target_ptr + row)
     lse = tl.load(lse_ptr + row)
@@ -64,23 +64,24 @@ def cross_entropy_backward(
     tl.store(dx_ptr + row * n_cols + cols, dx, mask=inside)
 
 
-def forward(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(loss, log-sum-exp) of each row."""
+def forward(x: torch.Tensor, target: torch.Tensor, **options: int):
+    """(loss, log-sum-exp) of each row. options: of the launch."""
     n_rows, n_cols = x.shape
     loss, lse = (torch.empty(n_rows, device=x.device, dtype=torch.float32) for _ in range(2))
+    BLOCK = 4096 if n_cols > 2048 else 1024
     cross_entropy_forward[(n_rows,)](
-        x, target, loss, lse, x.stride(0), n_cols, IGNORED, BLOCK=4096 if n_cols > 2048 else 1024
+        x, target, loss, lse, x.stride(0), n_cols, IGNORED=IGNORED, BLOCK=BLOCK, **options
     )
     return loss, lse
 
 
-def backward(x: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, dloss: torch.Tensor):
+def backward(x, target, lse, dloss, **options):
     """The gradient of the logits for a gradient of each row's loss."""
     n_rows, n_cols = x.shape
     dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
     BLOCK = min(4096, triton.next_power_of_2(n_cols))
-    cross_entropy_backward[(triton.cdiv(n_cols, BLOCK), n_rows)](
-        dx, x, target, lse, dloss, x.stride(0), n_cols, IGNORED, BLOCK
+    cross_entropy_backward[(n_rows, triton.cdiv(n_cols, BLOCK))](
+        dx, x, target, lse, dloss, x.stride(0), n_cols, IGNORED=IGNORED, BLOCK=BLOCK, **options
     )
     return dx
 

@@ -22,8 +22,8 @@ OUT = Path(__file__).resolve().parents[1] / "out"
 def linear_attention_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor,
                             rates: tl.Tensor, D: tl.constexpr, DV: tl.constexpr,
                             C: tl.constexpr = 64):
-    """One head, chunk by chunk. rates: [H], log2 of a head's decay."""
-    h, b = tl.program_id(0), tl.program_id(1)
+    """DV columns of one head, chunk by chunk. rates: [H], log2 of a head's decay."""
+    h, b, c = tl.program_id(0), tl.program_id(1), tl.program_id(2) * DV
     rate = tl.sum(rates.load((h,), (1,)), 0)
     at = tl.arange(0, C)
     ahead = (at[:, None] - at[None, :]).to(tl.float32)
@@ -33,10 +33,10 @@ def linear_attention_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tens
     state = tl.zeros((D, DV), tl.float32)
     for n in range(0, q.shape[2], C):
         x, y = q.load((b, h, n, 0), (C, D)), k.load((b, h, n, 0), (C, D))
-        z = v.load((b, h, n, 0), (C, DV))
+        z = v.load((b, h, n, c), (C, DV))
         s = tl.dot(x, tl.trans(y)) * fade
         out = tl.dot(x, state.to(q.dtype)) * from_state
-        o.store((b, h, n, 0), tl.dot(s.to(v.dtype), z, out))
+        o.store((b, h, n, c), tl.dot(s.to(v.dtype), z, out))
         keys = (tl.trans(y).to(tl.float32) * to_state).to(k.dtype)
         state = tl.dot(keys, z, state * tl.exp2(rate * C))
 # fmt: on
@@ -49,7 +49,8 @@ def linear_attention(
     B, H, _, D = q.shape
     o = torch.empty_like(v)
     rates = decay.float().log2()
-    linear_attention_kernel[H, B](q, k, v, o, rates, D, v.shape[3])
+    width = min(64, v.shape[3])
+    linear_attention_kernel[H, B, tl.cdiv(v.shape[3], width)](q, k, v, o, rates, D, width)
     return o
 
 
@@ -75,12 +76,12 @@ def run(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.bfloat16
 
 def show_compiled() -> None:
     """Compiles from shapes alone, writes the CUDA text, prints the plan."""
-    q = torch.empty(4, 16, 4096, 64, device="meta", dtype=torch.bfloat16)
-    args = (q, q, q, torch.empty_like(q), torch.empty(16, device="meta"), 64, 64)
+    q = torch.empty(4, 16, 4096, 128, device="meta", dtype=torch.bfloat16)
+    args = (q, q, q, torch.empty_like(q), torch.empty(16, device="meta"), 128, 64)
     OUT.mkdir(exist_ok=True)
     path = OUT / "linear_attention.cu"
-    path.write_text(linear_attention_kernel.cuda(*args, grid=(16, 4)), encoding="utf-8")
-    print("\n" + linear_attention_kernel.report(*args, grid=(16, 4)))
+    path.write_text(linear_attention_kernel.cuda(*args, grid=(16, 4, 2)), encoding="utf-8")
+    print("\n" + linear_attention_kernel.report(*args, grid=(16, 4, 2)))
     print(f"\nCUDA text: {path}")
 
 
@@ -88,7 +89,7 @@ def main() -> None:
     """Runs on the GPU or in the interpreter, then shows the compiled kernel."""
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-    device, shape = ("cuda", (4, 16, 1000, 64, 64)) if on_gpu else ("cpu", (1, 2, 150, 64, 64))
+    device, shape = ("cuda", (4, 16, 1000, 128, 128)) if on_gpu else ("cpu", (1, 2, 150, 64, 64))
     if not on_gpu:
         print("No Hopper GPU: running in the interpreter, compiling without a launch.")
     error = run(shape, device)

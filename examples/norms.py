@@ -78,8 +78,8 @@ def sum_parts(out_ptr, parts_ptr, n_parts, n_cols, ROWS: tl.constexpr, BLOCK: tl
     tl.store(out_ptr + cols, out, mask=cols < n_cols)
 
 
-def forward(x, weight, bias, eps):
-    """(y, mean, rstd) of the rows of x; bias None is RMSNorm."""
+def forward(x, weight, bias, eps, **options):
+    """(y, mean, rstd) of the rows of x; bias None is RMSNorm. options: of the launch."""
     n_rows, n_cols = x.shape
     y = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
     rstd = torch.empty(n_rows, device=x.device, dtype=torch.float32)
@@ -88,13 +88,13 @@ def forward(x, weight, bias, eps):
     ROWS = max(1, 4096 // BLOCK)
     norm_forward[(triton.cdiv(n_rows, ROWS),)](
         x, y, weight, weight if bias is None else bias, mean, rstd, x.stride(0), n_rows, n_cols,
-        eps, CENTRED=bias is not None, ROWS=ROWS, BLOCK=BLOCK,
+        eps, CENTRED=bias is not None, ROWS=ROWS, BLOCK=BLOCK, **options,
     )  # fmt: skip
     return y, mean, rstd
 
 
-def backward(dy, x, weight, mean, rstd, *, centred):
-    """(dx, dw, db) of the rows of x; db is None unless centred."""
+def backward(dy, x, weight, mean, rstd, *, centred, **options):
+    """(dx, dw, db) of the rows of x; db is None unless centred. options: of the launch."""
     n_rows, n_cols = x.shape
     dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
     parts = min(n_rows, programs(x.device, n_cols))
@@ -102,7 +102,7 @@ def backward(dy, x, weight, mean, rstd, *, centred):
     db_parts = torch.empty_like(dw_parts) if centred else dw_parts
     norm_backward[(parts,)](
         dx, dy, x, weight, mean, rstd, dw_parts, db_parts, x.stride(0), dy.stride(0),
-        n_rows, n_cols, CENTRED=centred, BLOCK=triton.next_power_of_2(n_cols),
+        n_rows, n_cols, CENTRED=centred, BLOCK=triton.next_power_of_2(n_cols), **options,
     )  # fmt: skip
     sums = []
     for part in (dw_parts, db_parts)[: 1 + centred]:

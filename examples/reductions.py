@@ -27,8 +27,8 @@ def add_parts(parts_ptr, out_ptr, n_parts, BLOCK: tl.constexpr):
     tl.store(out_ptr, tl.sum(tl.load(parts_ptr + at, mask=at < n_parts, other=0.0), axis=0))
 
 
-def total(x: torch.Tensor, block: int = 8192) -> torch.Tensor:
-    """The sum of all elements, in fp32."""
+def total(x: torch.Tensor, block: int = 8192, **options: int) -> torch.Tensor:
+    """The sum of all elements, in fp32. options: of the launch."""
     x = x.contiguous()
     n = x.numel()
     most = 3
@@ -37,7 +37,7 @@ def total(x: torch.Tensor, block: int = 8192) -> torch.Tensor:
     programs = max(1, min(most, triton.cdiv(n, block)))
     parts = torch.empty(programs, device=x.device, dtype=torch.float32)
     out = torch.empty((), device=x.device, dtype=torch.float32)
-    partial_sums[(programs,)](x, parts, n, BLOCK=block)
+    partial_sums[(programs,)](x, parts, n, BLOCK=block, **options)
     add_parts[(1,)](parts, out, programs, BLOCK=1024)
     return out
 
@@ -45,8 +45,8 @@ def total(x: torch.Tensor, block: int = 8192) -> torch.Tensor:
 @triton.jit
 def group_sums(x_ptr, starts_ptr, out_ptr, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """out[g, :] = the sum of rows starts[g] .. starts[g + 1] - 1 of x, BLOCK columns."""
-    group = tl.program_id(1)
-    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    group = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     begin, end = tl.load(starts_ptr + group), tl.load(starts_ptr + group + 1)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(begin, end, ROWS):
@@ -63,7 +63,7 @@ def grouped_sum(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     n_cols, groups = x.shape[1], len(starts) - 1
     out = torch.empty((groups, n_cols), device=x.device, dtype=x.dtype)
     BLOCK = min(512, triton.next_power_of_2(n_cols))
-    group_sums[(triton.cdiv(n_cols, BLOCK), groups)](x, starts, out, n_cols, ROWS=8, BLOCK=BLOCK)
+    group_sums[(groups, triton.cdiv(n_cols, BLOCK))](x, starts, out, n_cols, ROWS=8, BLOCK=BLOCK)
     return out
 
 

@@ -29,23 +29,17 @@ def rows_per_program(n_cols: int) -> int:
     return max(1, 4096 // triton.next_power_of_2(n_cols))
 
 
-def softmax(x: torch.Tensor) -> torch.Tensor:
-    """Softmax over the last dimension."""
+def softmax(x: torch.Tensor, **options: int) -> torch.Tensor:
+    """Softmax over the last dimension. options: of the launch."""
     n_cols = x.shape[-1]
     rows = x.reshape(-1, n_cols)
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
     y = torch.empty_like(rows, memory_format=torch.contiguous_format)
     ROWS = rows_per_program(n_cols)
     softmax_kernel[(triton.cdiv(len(rows), ROWS),)](
-        y,
-        rows,
-        y.stride(0),
-        rows.stride(0),
-        len(rows),
-        n_cols,
-        ROWS,
-        triton.next_power_of_2(n_cols),
-    )
+        y, rows, y.stride(0), rows.stride(0), len(rows), n_cols,
+        ROWS=ROWS, BLOCK=triton.next_power_of_2(n_cols), **options,
+    )  # fmt: skip
     return y.view(x.shape)
 
 

@@ -32,16 +32,21 @@ def grid(n: int):
     return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
 
+def forward(a: torch.Tensor, b: torch.Tensor, **options: int) -> torch.Tensor:
+    """silu(a) * b of contiguous tensors. options: of the launch."""
+    y = torch.empty_like(a)
+    swiglu_forward[grid(a.numel())](a, b, y, a.numel(), BLOCK=2048, **options)
+    return y
+
+
 class SwiGLU(torch.autograd.Function):
     """silu(a) * b."""
 
     @staticmethod
     def forward(ctx, a, b):
         a, b = a.contiguous(), b.contiguous()
-        y = torch.empty_like(a)
-        swiglu_forward[grid(a.numel())](a, b, y, a.numel(), BLOCK=2048)
         ctx.save_for_backward(a, b)
-        return y
+        return forward(a, b)
 
     @staticmethod
     def backward(ctx, dy):

@@ -20,12 +20,12 @@ def add_kernel(x_ptr, y_ptr, output_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
     tl.store(output_ptr + offsets, x + y, mask=mask)
 
 
-def add(x: torch.Tensor, y: torch.Tensor, block_size: int = 4096) -> torch.Tensor:
-    """The sum of two vectors."""
+def add(x: torch.Tensor, y: torch.Tensor, block_size: int = 4096, **options: int) -> torch.Tensor:
+    """The sum of two vectors. options: of the launch."""
     output = torch.empty_like(x)
     n_elements = output.numel()
     add_kernel[lambda meta: (triton.cdiv(n_elements, meta["BLOCK_SIZE"]),)](
-        x, y, output, n_elements, BLOCK_SIZE=block_size
+        x, y, output, n_elements, BLOCK_SIZE=block_size, **options
     )
     return output
 

@@ -11,6 +11,7 @@ from examples.attention_backward import grad_q_kernel
 from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
+from examples.linear_attention import linear_attention_kernel
 from tests.emulation.matmuls import BF16
 from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tiledsl.language import cdiv
@@ -129,3 +130,17 @@ def test_gated_mlp():
     args = {"x": normal(M, K), "gate": normal(K, N), "up": normal(K, N), "out": nothing(M, N)}
     grid = (cdiv(M, 128), cdiv(N, 128))
     same_as_interpreter(gated_mlp, args, ("out",), grid, tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("D", "DV", "C"), [(64, 64, 64), pytest.param(128, 64, 128, marks=pytest.mark.slow)], ids=str
+)
+def test_linear_attention(D, DV, C):
+    """The state is a right operand that the loop computes; a tile of keys feeds a dot and math."""
+    B, H, L = 1, 2, 150
+    args = {
+        "q": normal(B, H, L, D), "k": normal(B, H, L, D), "v": normal(B, H, L, DV),
+        "o": nothing(B, H, L, DV), "rates": np.log2(np.linspace(0.9, 1, H, dtype=np.float32)),
+    }  # fmt: skip
+    sizes = {"D": D, "DV": DV, "C": C, "tolerance": 4 * TOLERANCE}
+    same_as_interpreter(linear_attention_kernel, args, ("o",), (H, B), **sizes)

@@ -138,12 +138,10 @@ def test_back_to_back():
     check(back_to_back.compile(a, b, c, torch.empty_like(a), relu, 128, 128, grid=(L // 128, 8)))
 
 
-def test_linear_attention_in_a_single_role():
-    """The state is a right operand that the loop computes: one role does everything."""
-    q = meta(B, H, L, 64)
-    kernel = linear_attention_kernel.compile(
-        q, q, q, torch.empty_like(q), meta(H, dtype=FP32), 64, 64, grid=(H, B)
-    )
-    assert kernel.compiled is not None
-    assert kernel.compiled.spill_bytes == 0
-    assert any("operand b of the dot is computed" in str(d) for d in kernel.declined)
+@pytest.mark.parametrize(("D", "DV"), [(64, 64), (128, 64), (192, 32)], ids=str)
+def test_linear_attention(D, DV):
+    """The state is a right operand that the loop computes."""
+    q = meta(B, H, L, D)
+    args = (q, q, q, torch.empty_like(q), meta(H, dtype=FP32), D, DV)
+    plan = check(linear_attention_kernel.compile(*args, grid=(H, B, tl.cdiv(D, DV))))
+    assert plan.num_consumers == 1

@@ -35,6 +35,7 @@ _ASSIGN: Final = {
     "min.f32": "{0} = fminf({1}, {2});",
     "fma.rn.f32": "{0} = __builtin_fmaf({1}, {2}, {3});",
     "setp.ne.b32": "{0} = {1} != {2};",
+    "setp.eq.u32": "{0} = {1} == {2};",
     "setp.gt.f32": "{0} = {1} > {2};",
     "selp.u32": "{0} = {3} ? {1} : {2};",
     "mapa.shared::cluster.u32": "{0} = ::emu::mapa({1}, {2});",
@@ -101,6 +102,7 @@ def _mov(match: re.Match[str], o: list[str]) -> str:
         "%%cluster_ctarank": "::emu::cluster_rank()",
         "%%cluster_nctarank": "::emu::cluster_size()",
         "%%clock64": "::emu::clock()",
+        "%%globaltimer": "::emu::global_timer()",
         "%%smid": "0",
     }
     if o[0].startswith("{"):

@@ -151,6 +151,9 @@ class BarrierRules:
         for r in t.leader_done:
             r.end = t.time
         t.leader_done.clear()
+        for r in t.waited:
+            r.of_warps = False
+        t.waited.clear()
         for w in t.written:
             w.published = w.fenced
         t.written = [w for w in t.written if not w.published]
@@ -158,7 +161,8 @@ class BarrierRules:
     def do_async_fence(self, t: Thread, op: barrier.AsyncFence) -> None:
         del op
         for w in t.written:
-            w.fenced = True
+            if not w.fenced:
+                w.fenced, w.fence_time = True, t.time
 
     # ------------------------------------------------------------------ the program's place
     def do_warpgroup_index(self, t: Thread, op: Op) -> None:

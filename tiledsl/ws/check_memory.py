@@ -77,7 +77,20 @@ class MemoryRules(BarrierRules):
 
     def do_write(self, t: Thread, op: smem.Write) -> None:
         self.check_taken(t, op.value, op)
-        self.write(t, t.env[op.smem], op)
+        slot: Slot = t.env[op.smem]
+        if not op.is_shared:
+            self.write(t, slot, op)
+            return
+        writer = Writer(op, t.index, t.time)
+        slot.state.write_part(t.clock, writer)
+        t.written.append(writer)
+
+    def do_read(self, t: Thread, op: smem.Read) -> None:
+        """A read by the threads; without scratch nothing tells when it is over."""
+        slot: Slot = t.env[op.smem]
+        slot.state.check_read(t.clock, slot.use, op)
+        slot.state.reads.append(Read(t.index, t.time if op.scratch is not None else -1))
+        t.env[op.result] = None
 
     def do_write_scalar(self, t: Thread, op: smem.WriteScalar) -> None:
         slot: Slot = t.env[op.smem]
@@ -148,7 +161,7 @@ class MemoryRules(BarrierRules):
             slot = t.env.get(v)
             if isinstance(slot, Slot):
                 self.read_by_engine(t, slot, op)
-                read = Read(t.index)
+                read = Read(t.index, of_warps=bool(slot.state.parts))
                 slot.state.reads.append(read)
                 t.open.append(read)
             else:
@@ -157,15 +170,16 @@ class MemoryRules(BarrierRules):
 
     def read_by_engine(self, t: Thread, slot: Slot, op: Op) -> None:
         """A read through the async proxy."""
-        slot.state.check_read(t.clock, slot.use, op)
-        w = slot.state.writer
-        if w is not None and w.barrier < 0 and not (w.fenced and w.published):
-            what = "barrier" if w.fenced else "proxy fence"
-            raise Fault(
-                "fences",
-                f"no {what} between the writes to {slot.state.name} and the copy engine",
-                op,
-            )
+        state = slot.state
+        state.check_read(t.clock, slot.use, op)
+        for w in state.parts.values() or [state.writer]:
+            if w is not None and w.barrier < 0 and not (w.fenced and w.is_visible(t)):
+                what = "barrier" if w.fenced else "proxy fence"
+                message = f"no {what} between the writes to {state.name} and the copy engine"
+                raise Fault("fences", message, op)
+        if state.parts and len(state.parts) < t.role.num_warpgroups:
+            message = f"{state.name} is read before all warpgroups have written their part"
+            raise Fault("ordering", message, op)
 
     def do_commit(self, t: Thread, op: mma.Commit) -> None:
         del op
@@ -178,6 +192,8 @@ class MemoryRules(BarrierRules):
         while len(t.groups) > op.pending:
             for r in t.groups.popleft():
                 r.end = t.time
+                if r.of_warps:
+                    t.waited.append(r)
         for a, r in zip(op.accs, op.results, strict=True):
             self.check_settled(t, a, op)
             t.env[r] = None

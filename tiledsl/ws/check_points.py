@@ -165,7 +165,8 @@ class PointRun(Run):
                 stand.append(sum([b.tx for b in slots]))
                 grown.append(sum([b.phases for b in slots]))
             for states in cta.buffers.values():
-                stand.append(sum([r.end < 0 for x in states for r in x.reads]))
+                stand.append(sum([r.end < 0 or r.of_warps for x in states for r in x.reads]))
+                stand.append(sum([len(x.parts) for x in states]))
         return stand, grown
 
     def steady(self) -> list[tuple[Op, int, int]]:

@@ -57,6 +57,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     smem.Slot: ("group",),
     smem.View: (),
     smem.Write: (),
+    smem.Read: (),
     smem.WriteScalar: ("value",),
     smem.ReadScalar: (),
     tma.Load: ("mask", "part"),

@@ -49,10 +49,14 @@ def join(a: Clock, b: Clock) -> Clock:
 
 @dataclass
 class Read:
-    """One read of a slot; `end` is the thread's time at which it is over, -1 before."""
+    """One read of a slot; `end` is the thread's time at which it is over, -1 before.
+
+    of_warps: each warp of the thread knows of its own part only, until a barrier among them.
+    """
 
     thread: int
     end: int = -1
+    of_warps: bool = False
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Writer:
 
     barrier, use: of an asynchronous write, the mbarrier and its phase that tell of its end.
     fenced, published: of a write by threads, whether the proxy fence and a barrier followed.
+    fence_time: of the thread at the fence.
     """
 
     op: Op
@@ -70,7 +75,14 @@ class Writer:
     use: int = -1
     fenced: bool = False
     published: bool = False
+    fence_time: int = -1
     ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def is_visible(self, thread: Thread) -> bool:
+        """Whether a barrier after the fence tells a thread, all of its warps, of the write."""
+        if thread.index == self.thread:
+            return self.published
+        return self.fenced and thread.clock[self.thread] >= self.fence_time
 
     def known(self, clock: Clock) -> bool:
         """Whether a thread with this clock knows that the write is over."""
@@ -80,26 +92,52 @@ class Writer:
 
 
 class SlotState:
-    """One slot of a buffer of one CTA. data: its contents, where they are simulated."""
+    """One slot of a buffer of one CTA. data: its contents, where they are simulated.
 
-    __slots__ = ("data", "name", "reads", "writer")
+    parts: who has written a part of the present tenant, where warpgroups share the writing; then
+    `before` holds the parts and the reads of the tenant before.
+    """
+
+    __slots__ = ("before", "data", "name", "parts", "reads", "writer")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.writer: Writer | None = None
         self.reads: list[Read] = []
+        self.parts: dict[int, Writer] = {}
+        self.before: tuple[list[Writer], list[Read]] = ([], [])
         self.data: Any = None
 
     def check_write(self, clock: Clock, op: Op) -> None:
         """A write has to come after the last write and after every read of it."""
-        for r in self.reads:
-            if r.end < 0 or clock[r.thread] < r.end:
+        writers = [self.writer] if self.writer is not None else []
+        self._check_after(clock, op, writers, self.reads, -1)
+
+    def write_part(self, clock: Clock, writer: Writer) -> None:
+        """A warpgroup's share of a tenant; its second share begins the next tenant."""
+        if not self.parts or writer.thread in self.parts:
+            self.before = list(self.parts.values()), self.reads
+            self.parts, self.reads = {}, []
+        elif self.reads:
+            what = "is written by a warpgroup while others read it already"
+            raise Fault("ordering", f"{self.name} {what}", writer.op)
+        self._check_after(clock, writer.op, *self.before, writer.thread)
+        self.parts[writer.thread] = self.writer = writer
+
+    def _check_after(
+        self, clock: Clock, op: Op, writers: list[Writer], reads: list[Read], thread: int
+    ) -> None:
+        for r in reads:
+            # What another warpgroup tells of its read, it tells at a barrier of all its warps.
+            if r.end < 0 or clock[r.thread] < r.end or (r.of_warps and r.thread == thread):
                 raise Fault("ordering", f"{self.name} is written while it may still be read", op)
-        if self.writer is not None and not self.writer.known(clock):
+        if not all(w.known(clock) for w in writers):
             raise Fault("ordering", f"{self.name} is written while it may still be written", op)
 
     def check_read(self, clock: Clock, use: int, op: Op) -> None:
         """A read has to come after the write of its own tenant."""
+        if not all(w.known(clock) for w in self.parts.values()):
+            raise Fault("ordering", f"{self.name} is read without waiting for all writes", op)
         w = self.writer
         if w is None:
             raise Fault("ordering", f"{self.name} is read before anything is written to it", op)
@@ -246,6 +284,8 @@ class Thread:
         self.stores: deque[Read] = deque()
         self.leader_done: list[Read] = []
         self.written: list[Writer] = []
+        # Reads of wgmmas that each warp has waited for, with no barrier since.
+        self.waited: list[Read] = []
         self.reduced = False
         self.role = role
 

@@ -92,6 +92,13 @@ def shape_of_dot(op: mma.Dot, num_warpgroups: int) -> DotShape:
     return dot_shape(M, N, num_warpgroups, a.dtype, op.loc)
 
 
+def register_operand_layout(op: mma.Issue, num_warpgroups: int) -> Layout:
+    """The layout of a left operand in registers: that of an accumulator of its shape."""
+    assert isinstance(op.a.type, TileType)
+    M, K = op.a.type.shape
+    return mma_accumulator(M, K, num_warpgroups, split=0)
+
+
 def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
     """The layout of a dot's accumulator over the warpgroups of one role instance."""
     if isinstance(op, mma.Dot):

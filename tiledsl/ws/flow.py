@@ -2,8 +2,10 @@
 
 A flow loop is a `for` whose body holds dots. Each operand of a dot is a block load of the loop (its
 own channel), a block load made before the loop (a channel of one slot that lives through the loop),
-or, on the left side, a register tile. Nothing else is assumed: any number of dots, accumulators
-that the loop carries, scales or reads in between, sibling loops that continue the same channels.
+or a tile that is computed: a left operand stays in registers where the dot reads it as it is, what
+is left is staged in shared memory. A loaded tile may feed tile math as well, which then reads its
+slot. Nothing else is assumed: any number of dots, accumulators that the loop carries, scales or
+reads in between, sibling loops that continue the same channels.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
@@ -21,6 +24,7 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import HAZARD
 from tiledsl.ws.analysis import PROMOTION
@@ -36,26 +40,53 @@ from tiledsl.ws.analysis import smem_of_load
 
 
 @dataclass(frozen=True)
+class StagedOperand:
+    """A computed operand that the consumers write to shared memory for its dot.
+
+    side: 0 for a, 1 for b. source: the tile that is written, as `smem` says. is_transposed: the dot
+    reads its transpose. key: of the buffer.
+    """
+
+    side: int
+    source: Value
+    is_transposed: bool
+    smem: SmemType
+    key: int
+
+
+@dataclass(frozen=True)
 class FlowDot:
     """A dot of a flow loop.
 
     zero_acc: it starts from zeros. loads: operand loads that it reads. register_a: its left operand
-    is a register tile.
+    is a register tile. staged: operands that are written to shared memory first.
     """
 
     dot: Dot
     zero_acc: bool
     loads: tuple[OperandLoad, ...]
     register_a: bool
+    staged: tuple[StagedOperand, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The register tiles that it needs before it starts."""
+        left = (self.dot.a,) if self.register_a else ()
+        acc = () if self.zero_acc else (self.dot.acc,)
+        return (*left, *(s.source for s in self.staged), *acc)
 
 
 @dataclass(frozen=True)
 class FlowLoop:
-    """One loop: its dots in program order and its groups of loads, one channel each."""
+    """One loop: its dots in program order and its groups of loads, one channel each.
+
+    math: loads, and transposes of loads, that tile math reads as well, by op id.
+    """
 
     loop: For
     dots: tuple[FlowDot, ...]
     groups: tuple[tuple[OperandLoad, ...], ...]
+    math: frozenset[int] = frozenset()
 
     @property
     def yields(self) -> tuple[Value, ...]:
@@ -132,7 +163,20 @@ def _flow_loop(
         if made is None:
             return None
         dots.append(made)
-    return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner))
+    math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op))
+    return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
+
+
+def _math_readers(graph: TileGraph, op: Op) -> set[int]:
+    """The op and transposes of it, those of them that something else than dots reads."""
+    found: set[int] = set()
+    for use in graph.users(op.results[0]):
+        if isinstance(use.op, Transpose):
+            below = _math_readers(graph, use.op)
+            found |= below | ({op.id} if below else set())
+        elif not isinstance(use.op, Dot):
+            found.add(op.id)
+    return found
 
 
 def _flow_dot(
@@ -145,23 +189,40 @@ def _flow_dot(
     out: Flow,
 ) -> FlowDot | None:
     loads: list[OperandLoad] = []
+    staged: list[StagedOperand] = []
     register_a = False
-    for side, value in (("a", dot.a), ("b", dot.b)):
+    for side, value in enumerate((dot.a, dot.b)):
         found = operand_load(value)
         if found is None:
             type_ = value.type
             assert isinstance(type_, TileType)
-            if side == "b" or not type_.dtype.is_16bit_float:
-                out.decline(f"operand {side} of the dot is computed, not loaded", dot)
+            if not type_.dtype.is_16bit_float:
+                reason = f"operand {'ab'[side]} of the dot is computed, and is {type_.dtype!r}"
+                out.decline(f"{reason}; roles stage 16-bit floats only", dot)
                 return None
-            register_a = True
+            if side == 0 and not isinstance(value.defining_op, Transpose):
+                register_a = True
+            else:
+                staged.append(_staged(dot, side, value))
             continue
         made = _operand(graph, loop, found[0], written, out)
         if made is None:
             return None
         (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
         loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])
-    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a)
+    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged))
+
+
+def _staged(dot: Dot, side: int, value: Value) -> StagedOperand:
+    """How a computed operand is written: untransposed, rows along memory."""
+    is_transposed = False
+    while isinstance(value.defining_op, Transpose):
+        is_transposed = not is_transposed
+        value = value.defining_op.a
+    type_ = value.type
+    assert isinstance(type_, TileType)
+    smem = SmemType(type_.shape, type_.dtype, 1)
+    return StagedOperand(side, value, is_transposed, smem, 2 * dot.id + side)
 
 
 def _operand(
@@ -173,8 +234,8 @@ def _operand(
         reason = "the kernel also stores to the tensor it loads"
     elif load.parent is not loop.body and load.parent is not loop.parent:
         reason = "the load stands neither in the loop nor right around it"
-    elif any(not isinstance(u.op, Dot | Transpose) for u in graph.users(load.result)):
-        reason = "the loaded tile is also used by other operations than dots"
+    elif load.parent is not loop.body and _math_readers(graph, load):
+        reason = "a tile that is loaded before the loop feeds dots and other operations"
     if reason or isinstance(smem, str):
         out.decline(reason, load)
         return None

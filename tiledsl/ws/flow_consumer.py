@@ -8,6 +8,7 @@ What the late part reads of its own iteration is carried from one body to the ne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import field
 
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
@@ -31,6 +32,8 @@ from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem import Read
+from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
@@ -51,10 +54,15 @@ Env = dict[Value, Value]
 
 @dataclass
 class _Iteration:
-    """One iteration in flight: its values, and the channels whose slots it borrowed."""
+    """One iteration in flight: its values, and the slots that it borrowed.
+
+    slots: by loaded tile; got: their channels. staged: computed operands in shared memory, by key.
+    """
 
     values: Env
-    got: set[int]
+    got: set[int] = field(default_factory=set[int])
+    slots: Env = field(default_factory=dict[Value, Value])
+    staged: dict[int, Value] = field(default_factory=dict[int, Value])
 
 
 class FlowConsumerBuilder(ConsumerBuilder):
@@ -84,6 +92,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         self.outer = outer
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
+        self.math = frozenset(i for f in flow.loops for i in f.math)
+        self.part: _Iteration | None = None
 
     # ------------------------------------------------------------------ program level
     def build_flow(self, graph: TileGraph) -> None:
@@ -102,7 +112,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             get.results[0].name = op.results[0].name
             self.map[op.results[0]] = get.results[0]
             return
-        if isinstance(op, Transpose) and self._is_operand(op.result):
+        if isinstance(op, Transpose) and op.id not in self.math and self._is_operand(op.result):
             return
         if isinstance(op, Select) and op.masks and not self.masked:
             self.map[op.result] = self.get(op.a)
@@ -168,7 +178,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         new.loc = loop.loc
         b.add(new)
         with b.at(body), b.located(loop.loc):
-            now = _Iteration(dict(self.map), set())
+            now = _Iteration(dict(self.map))
             now.values[loop.iv] = iv
             now.values.update(zip(loop.carried, carried, strict=True))
             self.run(flow, schedule.steps, now, None)
@@ -190,7 +200,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             start = self.first(flow, schedule, lower, init, early, state)
             after = self.steady(flow, schedule, lower, upper, start, early, state)
             self.release_outer(loop, late=self.late_of(loop))
-            last = _Iteration(dict(self.map), set())
+            last = _Iteration(dict(self.map))
             last.values.update(zip(state, after[len(early) :], strict=True))
             self.run(flow, schedule.last, None, last)
             out: list[Value] = []
@@ -212,7 +222,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         b, loop = self.b, flow.loop
 
         def part(masked: bool) -> list[Value]:
-            own = _Iteration(dict(self.map), set())
+            own = _Iteration(dict(self.map))
             own.values[loop.iv] = lower
             own.values.update(zip(loop.carried, init, strict=True))
             self.masked = masked
@@ -302,8 +312,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         new.loc = loop.loc
         b.add(new)
         with b.at(body):
-            now = _Iteration(dict(self.map), set())
-            before = _Iteration(dict(self.map), set())
+            now = _Iteration(dict(self.map))
+            before = _Iteration(dict(self.map))
             now.values[loop.iv] = iv
             for j, arg in zip(early, args[: len(early)], strict=True):
                 now.values[loop.carried[j]] = arg
@@ -321,6 +331,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
     def split(self, flow: FlowLoop, schedule: LoopSchedule) -> tuple[list[int], list[Value]]:
         """Carried values that the own part defines (by index); what the late part reads of it."""
         loop = flow.loop
+        dots = {d.dot.id: d for d in flow.dots}
         late_dots = {d.dot.id for d, n in zip(flow.dots, schedule.distance, strict=True) if n}
         late_ids = {s.op.id for s in schedule.last if s.op is not None} | late_dots
         made = {r: op for op in loop.body.ops for r in op.results}
@@ -331,8 +342,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         for op in loop.body.ops:
             if op.id not in late_ids:
                 continue
-            for v in op.operands:
-                if self._is_operand(v) or v in state:
+            for v in dots[op.id].inputs if op.id in dots else op.operands:
+                if v in state:
                     continue
                 own = v in made and made[v].id not in late_ids
                 if own or v in loop.carried or v is loop.iv:
@@ -365,7 +376,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         for step in steps:
             part = before if step.late else now
             assert part is not None
-            self.map = part.values
+            self.map, self.part = part.values, part
             if step.kind == "wait":
                 # A third warpgroup keeps the tensor core busy by itself; there pins only cost.
                 few = self.plan.num_consumers <= 2
@@ -380,12 +391,16 @@ class FlowConsumerBuilder(ConsumerBuilder):
                 for c, y in zip(flow.loop.carried, flow.yields, strict=True):
                     if y in part.values and y not in now.values:
                         now.values[c] = part.values[y]
-        self.map = saved
+        self.map, self.part = saved, None
 
     def step(self, flow: FlowLoop, step: Step, part: _Iteration) -> None:
         if step.kind == "issue":
             assert isinstance(step.op, mma.Dot)
             self.issue_dot(flow, step.op, part)
+        elif step.kind == "stage":
+            for item in next(d for d in flow.dots if d.dot is step.op).staged:
+                stage = Stage(self.get(item.source), item.smem, item.key)
+                part.staged[item.key] = self.b.value(stage, item.source.name)
         elif step.kind == "wait":
             assert isinstance(step.op, mma.Dot)
             wait = mma.Wait((self.map[step.op.result],), pending=step.pending)
@@ -395,6 +410,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         elif step.kind == "release":
             self.b.add(aref.Consumed(self.arefs[flow.loop.id][step.group]))
             part.got.discard(step.group)
+        elif step.op is not None and step.op.id in self.load_ids:
+            self.read_slot(flow, step.op, part)
         else:
             assert step.op is not None
             self.clone(step.op)
@@ -402,17 +419,13 @@ class FlowConsumerBuilder(ConsumerBuilder):
     def issue_dot(self, flow: FlowLoop, dot: mma.Dot, part: _Iteration) -> None:
         """Gets the slots that the dot reads first, then starts it."""
         found = next(d for d in flow.dots if d.dot is dot)
-        ids = {o.op.id for o in found.loads}
-        for index, group in enumerate(flow.groups):
-            if index not in part.got and any(o.op.id in ids for o in group):
-                get = aref.Get(self.arefs[flow.loop.id][index])
-                self.b.add(get)
-                for item, r in zip(group, get.results, strict=True):
-                    r.name = item.name
-                    self.map[item.op.result] = r
-                part.got.add(index)
-        a = self.get(dot.a) if found.register_a else self.smem_operand(dot.a)
-        b = self.smem_operand(dot.b)
+        self.get_slots(flow, {o.op.id for o in found.loads}, part)
+        sides = [self.smem_operand(v) if operand_load(v) else None for v in (dot.a, dot.b)]
+        for item in found.staged:
+            at = part.staged[item.key]
+            sides[item.side] = self.b.value(View(at)) if item.is_transposed else at
+        a, b = sides[0] if sides[0] is not None else self.get(dot.a), sides[1]
+        assert b is not None
         if found.zero_acc:
             type_ = dot.acc.type
             assert isinstance(type_, TileType)
@@ -427,12 +440,30 @@ class FlowConsumerBuilder(ConsumerBuilder):
         self.b.add(mma.Commit())
         self.map[dot.result] = issue.result
 
+    def get_slots(self, flow: FlowLoop, loads: set[int], part: _Iteration) -> None:
+        """Waits for the channels of some loads, unless the iteration has their slots already."""
+        for index, group in enumerate(flow.groups):
+            if index not in part.got and any(o.op.id in loads for o in group):
+                get = aref.Get(self.arefs[flow.loop.id][index])
+                self.b.add(get)
+                for item, r in zip(group, get.results, strict=True):
+                    r.name = item.name
+                    part.slots[item.op.result] = r
+                part.got.add(index)
+
+    def read_slot(self, flow: FlowLoop, load: Op, part: _Iteration) -> None:
+        """A loaded tile in registers, for tile math."""
+        self.get_slots(flow, {load.id}, part)
+        value = load.results[0]
+        self.map[value] = self.b.value(Read(part.slots[value]), value.name)
+
     def smem_operand(self, v: Value) -> Value:
         """A loaded operand in shared memory, through the transposes in between."""
         op = v.defining_op
         if isinstance(op, Transpose):
             return self.b.value(View(self.smem_operand(op.a), op.order))
-        return self.get(v)
+        slots = self.part.slots if self.part is not None else {}
+        return slots[v] if v in slots else self.get(v)
 
 
 def _row_statistic(v: Value) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from dataclasses import replace
 
@@ -111,22 +112,20 @@ def _refused(overrides: Overrides) -> str:
 
 def consumers_of(flow: Flow, overrides: Overrides) -> int | str:
     """Consumer warpgroups, or why the dots do not split over any."""
-    rows: set[int] = set()
+    rows: list[int] = []
     for f in flow.loops:
         for d in f.dots:
             acc = d.dot.acc.type
             assert isinstance(acc, TileType)
-            rows.add(acc.shape[0])
+            rows.append(acc.shape[0])
             if acc.shape[1] % 8 or acc.shape[1] > 256:
                 return (
                     f"a dot has {acc.shape[1]} columns, "
                     "the instruction takes multiples of 8 up to 256"
                 )
-    if len(rows) != 1:
-        return f"the dots have {sorted(rows)} rows, consumers share out one number of rows"
-    M = rows.pop()
+    M = math.gcd(*rows)
     if M % 64:
-        return f"the dots have {M} rows, a warpgroup takes 64"
+        return f"the dots have {sorted(set(rows))} rows, a warpgroup takes 64"
     consumers = overrides.num_consumers or max(n for n in REGISTERS if M % (64 * n) == 0)
     if consumers not in REGISTERS or M % (64 * consumers):
         return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
@@ -150,17 +149,19 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
         flow.channel_key(g): sum(o.smem.bytes for o in g) for f in flow.loops for g in f.groups
     }
     slot = max(1, sum(groups.values()))
-    room = target.smem_bytes - 1024 - outer
+    staged = {s.key: s.smem.bytes for f in flow.loops for d in f.dots for s in d.staged}
+    fixed = outer + sum(staged.values())
+    room = target.smem_bytes - 1024 - fixed
     buffers = 2 if (room - staging * 2) // slot >= 2 else 1
     depth = min((room - staging * buffers) // slot, 4)
-    used = outer + staging * buffers + depth * slot
+    used = fixed + staging * buffers + depth * slot
     twice = outer and base.persistent and used + outer <= target.smem_bytes - 1024
     if overrides.num_stages is not None:
         if overrides.num_stages > depth:
             return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
         depth = overrides.num_stages
     if depth < 1:
-        return f"one slot of {slot} bytes beside {outer} bytes does not fit in shared memory"
+        return f"one slot of {slot} bytes beside {fixed} bytes does not fit in shared memory"
     return _Slots(depth, 2 if twice else 1, buffers)
 
 

@@ -40,6 +40,7 @@ from tiledsl.ws.access_layouts import anchor
 from tiledsl.ws.access_layouts import better_layout
 from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.dot_shapes import accumulator_layout
+from tiledsl.ws.dot_shapes import register_operand_layout
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
@@ -223,6 +224,9 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for op in ops:
         if isinstance(op, mma.Issue | mma.Dot):
             groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
+    for op in ops:
+        if isinstance(op, mma.Issue) and _is_tile(op.a):
+            groups.offer(op.a, register_operand_layout(op, num_warps // 4))
     _propagate(ops, groups)
     values = [
         v
@@ -237,7 +241,8 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
-    return _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
+    notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
+    return notes + _convert_register_operands(graph, ops, num_warps // 4)
 
 
 def _offer_defaults(
@@ -327,6 +332,19 @@ def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
             elif made is not None:
                 _convert_result(graph, op, link.result, made, out)
                 notes.append(_note(op, link.result, made, out))
+    return notes
+
+
+def _convert_register_operands(graph: TileGraph, ops: list[Op], groups: int) -> list[str]:
+    """Left operands of wgmma lie as accumulators, whatever else their tiles are used for."""
+    notes: list[str] = []
+    for op in ops:
+        if not isinstance(op, mma.Issue) or not _is_tile(op.a):
+            continue
+        have, want = _layout(op.a), register_operand_layout(op, groups)
+        if not have.same_places(want):
+            notes.append(_note(op, op.a, have, want))
+            _convert_operand(graph, op, op.a, want)
     return notes
 
 

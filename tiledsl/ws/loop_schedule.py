@@ -2,9 +2,9 @@
 
 Each dot gets a pipeline distance: at distance 1 it runs one iteration behind the rest, under the
 tile math of the next iteration. All assignments are tried; each is list-scheduled against two units
-and priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `issue`
-starts a dot, `wait` makes everything but the youngest `pending` groups readable, `release` gives
-slots back, `op` is tile or scalar math.
+and priced, with its live registers; the cheapest that fits wins. Steps are in issue order: `stage`
+writes a computed operand to shared memory, `issue` starts a dot, `wait` makes everything but the
+youngest `pending` groups readable, `release` gives slots back, `op` is tile or scalar math.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -22,17 +23,22 @@ from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.flow import FlowDot
 from tiledsl.ws.flow import FlowLoop
 
 ELEMENT_CLOCKS = {"exp": 16.0, "exp2": 8.0, "log": 16.0, "tanh": 20.0, "erf": 30.0, "div": 12.0}
 """Issue clocks of one operation on the 128 elements of a warpgroup's register (4 sub-cores)."""
 
 
+UNITS = {"issue": "tensor core", "stage": "CUDA cores", "op": "CUDA cores"}
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of an iteration.
 
-    kind: issue, wait, op or release. late: it belongs to the iteration before. group: of a release.
+    kind: stage, issue, wait, op or release. late: it belongs to the iteration before. group: of a
+    release.
     """
 
     kind: str
@@ -66,7 +72,7 @@ class LoopSchedule:
         """The steady state as text: step, unit, distance."""
         rows: list[str] = []
         for s in self.steps:
-            unit = {"issue": "tensor core", "wait": "", "op": "CUDA cores", "release": ""}[s.kind]
+            unit = UNITS.get(s.kind, "")
             what = s.kind if s.op is None else f"{s.kind} {s.op.opcode} {_name(s.op)}"
             if s.kind == "wait":
                 what = f"wait pending {s.pending}"
@@ -98,6 +104,15 @@ def op_clocks(op: Op, warpgroups: int) -> float:
     return elements / 128 * per
 
 
+STAGE_CLOCKS = 60.0
+"""Clocks of the two barriers around an operand that is written to shared memory."""
+
+
+def stage_clocks(dot: FlowDot) -> float:
+    """Clocks in which the computed operands of a dot are written to shared memory."""
+    return sum(STAGE_CLOCKS + s.smem.bytes / 128 for s in dot.staged)
+
+
 class _Body:
     """The ops of a loop body with what depends on what."""
 
@@ -105,6 +120,7 @@ class _Body:
         self.flow = flow
         loop = flow.loop
         self.loads = {o.op.id for g in flow.groups for o in g}
+        self.dots = {d.dot.id: d for d in flow.dots}
         self.ops = [o for o in region_ops(loop.body) if not self._is_operand(o)]
         self.made = {r: op for op in self.ops for r in op.results}
         late_dots = {d.dot.id for d, n in zip(flow.dots, distance, strict=True) if n}
@@ -114,19 +130,34 @@ class _Body:
                 self.late.add(op.id)
         yields = flow.yields
         self.carried = dict(zip(loop.carried, yields, strict=True))
+        self.quiet = {o.id for o in self.ops if self._reads_accumulator(o)}
 
     def _is_operand(self, op: Op) -> bool:
         """Loads, and transposes between a load and its dot: the dot's descriptor covers them."""
+        if op.id in self.flow.math:
+            return False
         return op.id in self.loads or (
             isinstance(op, Transpose) and operand_load(op.result) is not None
         )
 
     def uses(self, op: Op) -> list[Value]:
-        """Values that an op and what it contains read."""
+        """Values that an op and what it contains read in registers."""
+        if op.id in self.dots:
+            return list(self.dots[op.id].inputs)
         out = list(op.operands)
         for r in op.regions:
             out += [v for inner in r.walk() for v in inner.operands]
         return out
+
+    def _reads_accumulator(self, op: Op) -> bool:
+        """Whether tile math reads what a dot of the iteration before has left in its registers.
+
+        With a wgmma in flight that was issued since, ptxas injects a wait. Ref: ptxas C7517.
+        """
+        if op.id in self.dots:
+            return False
+        following = [self.made.get(self.carried[v]) for v in self.uses(op) if v in self.carried]
+        return any(o is not None and o.id in self.dots for o in following)
 
     def _is_late(self, v: Value) -> bool:
         op = self.made.get(v)
@@ -158,7 +189,7 @@ def list_schedule(
     flight: list[Op] = []
     left = list(ops)
     steps: list[Step] = []
-    groups = _last_readers(flow, body, ops)
+    readers = _readers(flow, body, ops)
     clock, tensor_free = 0.0, 0.0
     finish: dict[int, float] = {}
 
@@ -166,21 +197,35 @@ def list_schedule(
         return all(n.id in done for n in needs[op.id])
 
     while left or flight:
+        quiet = next((o for o in left if o.id in body.quiet and ready(o)), None)
+        if quiet is not None and not flight:
+            steps.append(Step("op", quiet, quiet.id in body.late))
+            clock += op_clocks(quiet, warpgroups)
+            done.add(quiet.id)
+            left.remove(quiet)
+            continue
         issuable = [o for o in left if isinstance(o, Dot) and ready(o)]
         issuable.sort(key=lambda o: (o.id in body.late, ops.index(o)))
         for dot in issuable:
+            if body.dots[dot.id].staged:
+                steps.append(Step("stage", dot, dot.id in body.late))
+                clock += stage_clocks(body.dots[dot.id])
             steps.append(Step("issue", dot, dot.id in body.late))
             # The other warpgroups use the tensor core too: a dot takes as long as all of theirs.
             tensor_free = max(clock, tensor_free) + dot_clocks(dot)
             finish[dot.id] = tensor_free
             flight.append(dot)
             left.remove(dot)
-        math = next((o for o in left if not isinstance(o, Dot) and ready(o)), None)
+        kept = body.quiet if flight else set[int]()
+        math = next(
+            (o for o in left if not isinstance(o, Dot) and o.id not in kept and ready(o)), None
+        )
         if math is not None:
             steps.append(Step("op", math, math.id in body.late))
             clock += op_clocks(math, warpgroups)
             done.add(math.id)
             left.remove(math)
+            steps += _released(readers, math, done, late=math.id in body.late)
             continue
         if issuable:
             continue
@@ -190,9 +235,14 @@ def list_schedule(
         steps.append(Step("wait", oldest, oldest.id in body.late, len(flight)))
         clock = max(clock, finish[oldest.id])
         done.add(oldest.id)
-        late, done_with = oldest.id in body.late, groups.get(oldest.id, ())
-        steps += [Step("release", None, late, 0, group) for group in done_with]
+        steps += _released(readers, oldest, done, late=oldest.id in body.late)
     return tuple(steps), clock
+
+
+def _released(readers: dict[int, set[int]], op: Op, done: set[int], *, late: bool) -> list[Step]:
+    """Releases of the channels that an op was the last one to read."""
+    over = [g for g, ids in readers.items() if op.id in ids and ids <= done]
+    return [Step("release", None, late, 0, group) for group in over]
 
 
 def _keep_registers(flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int, list[Op]]) -> None:
@@ -209,19 +259,15 @@ def _keep_registers(flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int,
     del ops
 
 
-def _last_readers(flow: FlowLoop, body: _Body, ops: list[Op]) -> dict[int, list[int]]:
-    """For each dot, the channels whose slot nobody reads after it."""
-    out: dict[int, list[int]] = {}
-    present = [o for o in ops if isinstance(o, Dot)]
+def _readers(flow: FlowLoop, body: _Body, ops: list[Op]) -> dict[int, set[int]]:
+    """Per channel, what reads its slot among some ops: dots, and reads for tile math."""
+    out: dict[int, set[int]] = {}
+    present = {o.id for o in ops}
     for index, group in enumerate(flow.groups):
         ids = {o.op.id for o in group}
-        readers = [d.dot for d in flow.dots if any(o.op.id in ids for o in d.loads)]
-        readers = [r for r in readers if r in present]
-        if readers:
-            last = max(readers, key=lambda r: (r.id not in body.late, ops.index(r)))
-            if len({r.id in body.late for r in readers}) == 1:
-                last = max(readers, key=ops.index)
-            out.setdefault(last.id, []).append(index)
+        dots = {d.dot.id for d in flow.dots if any(o.op.id in ids for o in d.loads)} & present
+        if dots:
+            out[index] = dots | (ids & flow.math & present)
     return out
 
 
@@ -234,14 +280,17 @@ def schedule_with(
     early = [o for o in body.ops if o.id not in body.late]
     if any(distance) and (not early or not late):
         return None
-    for index, group in enumerate(flow.groups):
+    for group in flow.groups:
         ids = {o.op.id for o in group}
         sides = {d.dot.id in body.late for d in flow.dots if any(o.op.id in ids for o in d.loads)}
+        if ids & flow.math:
+            sides.add(False)  # tile math reads the slot in its own iteration
         if len(sides) > 1:
             return None
-        del index
     if any(not isinstance(o, Dot) and o.regions for o in late):
         return None
+    if len({o.id in body.late for o in body.ops if o.effect is Effect.WRITE}) > 1:
+        return None  # stores keep their order
     rotated = any(distance)
     ordered = late + early
     steps, span = list_schedule(flow, body, ordered, rotated=rotated, warpgroups=warpgroups)

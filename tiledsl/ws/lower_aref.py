@@ -88,6 +88,7 @@ class Lowering:
         self.reduce: Value | None = None
         self.reduce_full: Value | None = None
         self.reduce_bytes = 0
+        self.operands: dict[int, Value] = {}
         self.maps: list[Value] = []
         self.store_maps: dict[Value, Value] = {}
 
@@ -100,6 +101,7 @@ class Lowering:
         for op in creates:
             self.make_buffers(op, puts[op.result])
         self.make_stage()
+        self.make_operands()
         self.make_reduce_buffer()
         self.make_pins()
         arrays = [self.make_barriers(op) for op in creates]
@@ -108,7 +110,7 @@ class Lowering:
         for op in graph.find(tma.StoreTile):
             self.make_store_map(op)
         # After the barriers of the staging slabs and of the ping-pong order.
-        named = STORE_BARRIER + 2 * plan.num_consumers
+        named = self.operand_barrier + 1
         for role in graph.find(Role):
             if role.single_thread:
                 refuse_cooperation(role)
@@ -204,6 +206,27 @@ class Lowering:
             smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage"
         )
 
+    @property
+    def operand_barrier(self) -> int:
+        """The named barrier around operands that consumers write."""
+        return STORE_BARRIER + 2 * self.plan.num_consumers
+
+    def make_operands(self) -> None:
+        """Buffers for operands that the consumers compute."""
+        for op in self.graph.find(smem.Stage):
+            if op.key in self.operands:
+                continue
+            name = op.value.name or "operand"
+            extents = "x".join(map(str, op.type_.shape))
+            at = self.smem.take(
+                f"{name} operand",
+                op.type_.bytes,
+                detail=f"{extents} {op.type_.dtype}, computed",
+                hint="a smaller tile",
+            )
+            buffer = smem.Buffer(op.type_, 1, at, loc=op.loc)
+            self.operands[op.key] = self.b.value(buffer, f"{name}_operand")
+
     def make_reduce_buffer(self) -> None:
         """Where split-K partial sums of the other CTAs of the cluster arrive."""
         ops = self.graph.find(mma.ClusterReduce)
@@ -226,13 +249,18 @@ class Lowering:
 
     def make_pins(self) -> None:
         """Where pinned values would be stored."""
-        pins = self.graph.find(mma.Pin)
-        if not pins:
+        pins, reads = self.graph.find(mma.Pin), self.graph.find(smem.Read)
+        if not pins and not reads:
             return
         at = self.smem.take("pins", 16, align=16)
         scratch = self.b.value(smem.Buffer(SmemType((4,), float32, 0, 0), 1, at), "pins")
         for op in pins:
             self.graph.replace_op(op, mma.Pin(op.value, scratch, loc=op.loc))
+        for op in reads:
+            type_ = op.result.type
+            new = smem.Read(op.smem, scratch, loc=op.loc, names=(op.result.name,))
+            self.graph.replace_op(op, new)
+            new.result.type = type_
 
     def make_barriers(self, op: aref.Create) -> tuple[Ring, Value, Value]:
         ring = self.rings[op.result]
@@ -329,22 +357,18 @@ class Lowering:
                 self.lower_skip(role, op)
             elif isinstance(op, tma.StoreTile):
                 self.lower_store(role, op)
+            elif isinstance(op, smem.Stage):
+                self.lower_stage(op)
             elif isinstance(op, mma.ClusterReduce):
-                assert self.reduce is not None
-                new = mma.ClusterReduce(
-                    op.acc,
-                    op.index,
-                    op.rank,
-                    op.cluster_size,
-                    self.reduce,
-                    self.reduce_full,
-                    loc=op.loc,
-                )
-                for a, c in zip(op.results, new.results, strict=True):
-                    c.type = a.type
-                self.graph.replace_op(op, new)
+                self.lower_reduce(op)
         if any(isinstance(o, tma.Store) for o in role.body.walk()):
             self.graph.append(role.body, tma.StoreWait(0))
+
+    def lower_reduce(self, op: mma.ClusterReduce) -> None:
+        new = op.rebuild({}, buffer=self.reduce, barriers=self.reduce_full)
+        for a, c in zip(op.results, new.results, strict=True):
+            c.type = a.type
+        self.graph.replace_op(op, new)
 
     def at(self, op: Op) -> Builder:
         """A builder that inserts before `op`."""
@@ -438,6 +462,17 @@ class Lowering:
         b = self.at(op)
         for cursor in sorted(cursors, key=lambda v: v.id):
             b.add(barrier.CursorSkip(cursor, op.count))
+        self.graph.erase(op)
+
+    def lower_stage(self, op: smem.Stage) -> None:
+        """All wgmmas that read the buffer are over, write it, make it visible to the next ones."""
+        b, threads = self.at(op), 128 * self.plan.num_consumers
+        b.add(barrier.NamedSync(base=self.operand_barrier, num_threads=threads))
+        slot = b.value(smem.Slot(self.operands[op.key]), op.result.name)
+        b.add(smem.Write(slot, op.value, (0, 0), is_shared=True))
+        b.add(barrier.AsyncFence())
+        b.add(barrier.NamedSync(base=self.operand_barrier, num_threads=threads))
+        self.graph.replace_uses(op.result, slot)
         self.graph.erase(op)
 
     def lower_store(self, role: Role, op: tma.StoreTile) -> None:

@@ -280,6 +280,10 @@ class Simulation(Run):
         slot.state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
         slot.state.data[tuple(slice(0, n) for n in part.shape)] = part
 
+    def do_read(self, t: Thread, op: smem.Read) -> None:
+        super().do_read(t, op)
+        t.env[op.result] = np.array(contents(t.env[op.smem]))
+
     # ------------------------------------------------------------------ wgmma
     def do_issue(self, t: Thread, op: mma.Issue) -> None:
         super().do_issue(t, op)
@@ -293,6 +297,9 @@ class Simulation(Run):
         def happen() -> None:
             left, right = (np.asarray(contents(x)) for x in (a, b))
             wide = np.int64 if left.dtype.kind in "iu" else np.float32
+            if op.count_K:
+                part = slice(op.first_K, op.first_K + op.count_K)
+                left, right = left[:, part], right[part]
             made = (left.astype(wide) @ right.astype(wide))[: type_.shape[0], : type_.shape[1]]
             made = made.astype(type_.dtype.numpy)
             before = acc.value if isinstance(acc, InFlight) else acc

@@ -245,5 +245,48 @@ TDSL_FN void write_columns(u32 smem, const Packed<T, N>& x, u32 row, u32 lane) {
     }
   }
 }
+// The reverse of write_rows for a whole tile. Warp, converged. ISA: ldmatrix, wgmma register fragments.
+template <int BLOCK, int COLS, int LINES, class T, int N>
+TDSL_FN void read_rows(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
+  static_assert(sizeof(T) == 2 && COLS % 8 == 0, "16-bit elements, columns in eights");
+  const u32 base = smem + (row + (lane & 15)) * 128, chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+#pragma unroll
+  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+#pragma unroll
+    for (int c = 0; c < COLS; c += 16) {
+      const int w = m * BLOCK + c / 4;
+      const u32 addr = base + m * 8192 + c / 64 * (LINES * 128) + (chunk ^ c % 64 * 2);
+      if (c + 16 <= COLS) ldmatrix_x4(addr, x.w[w], x.w[w + 1], x.w[w + 2], x.w[w + 3]);
+      else ldmatrix_x2(addr, x.w[w], x.w[w + 1]);
+    }
+  }
+}
+// The reverse of write_columns for a whole tile. Warp, converged.
+template <int BLOCK, int COLS, int LINES, class T, int N>
+TDSL_FN void read_columns(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
+  static_assert(sizeof(T) == 2 && COLS % 8 == 0, "16-bit elements, columns in eights");
+  const u32 base = smem + row / 64 * (LINES * 128) + ((lane >> 4) * 8 + (lane & 7)) * 128;
+  const u32 chunk = ((row % 64 / 8 + (lane >> 3 & 1)) ^ (lane & 7)) << 4;
+#pragma unroll
+  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+#pragma unroll
+    for (int c = 0; c < COLS; c += 16) {
+      const int w = m * BLOCK + c / 4;
+      const u32 addr = base + m * (LINES * 128) + c * 128 + chunk;
+      if (c + 16 <= COLS) ldmatrix_x4_trans(addr, x.w[w], x.w[w + 1], x.w[w + 2], x.w[w + 3]);
+      else ldmatrix_x2_trans(addr, x.w[w], x.w[w + 1]);
+    }
+  }
+}
+
+// Ends when loads from shared memory to x have arrived: something has to consume a register, or a later arrive
+// overtakes its load. A store that a test of all of them guards stays where it is. Thread.
+template <class T, int N> TDSL_FN void arrived(const Packed<T, N>& x, u32 scratch) {
+  u32 all = 0;
+#pragma unroll
+  for (int j = 0; j < Packed<T, N>::WORDS; ++j) all |= x.w[j];
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
+               : "memory");
+}
 
 }  // namespace tdsl

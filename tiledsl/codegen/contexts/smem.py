@@ -48,7 +48,7 @@ class SlotContext:
 
 @dataclass(frozen=True)
 class FragmentContext:
-    """A part of a 16-bit accumulator tile, by stmatrix.
+    """A part of a 16-bit accumulator tile, by stmatrix; a whole one, by ldmatrix.
 
     block: words of 64 rows. first, cols: columns of the fragment. lines: of the destination. row:
     this warp's first.
@@ -63,6 +63,7 @@ class FragmentContext:
     lines: int
     row: str
     blocks: str = ""
+    pins: str = ""
     variant: str = "fragment"
 
 
@@ -211,11 +212,45 @@ def _element_write(
 
 
 @emits("smem.read")
-def read(op: ops.Read, e: Emission) -> ElementsContext:
-    """Every register from its place."""
+def read(op: ops.Read, e: Emission) -> FragmentContext | ElementsContext:
+    """Ldmatrix for 16-bit accumulators; else every register from its place."""
     type_, source = tile_type(op.result, "smem.read"), smem_type(op.smem, "smem.read")
-    layout = e.layout(type_)
     name = e.name(op.result, "x")
+    pins = [f"keep({name});"] if e.is_accumulator(op.result) else []
+    if op.scratch is not None:
+        pins.append(f"arrived({name}, {e.text(op.scratch)});")
+    context = _fragment_read(op, e, type_, source, name)
+    if context is None:
+        context = _element_read(op, e, type_, source, name)
+    return replace(context, pins="\n".join(pins))
+
+
+def _fragment_read(
+    op: ops.Read, e: Emission, type_: TileType, source: SmemType, name: str
+) -> FragmentContext | None:
+    f = fragment_of(type_)
+    if f is None or type_.dtype.bits != 16 or source.swizzle_bytes != 128 or f.col_groups > 1:
+        return None
+    if is_padded(e.layout(type_), type_.shape):
+        return None
+    cols_dim = 1 - f.row_dim
+    by_rows = source.major == cols_dim
+    return FragmentContext(
+        "read_rows" if by_rows else "read_columns",
+        e.text(op.smem),
+        name,
+        f.cols // 4,
+        0,
+        f.cols,
+        source.shape[f.row_dim] if by_rows else f.cols,
+        _warp_row(f, e, per_warpgroup=False),
+    )
+
+
+def _element_read(
+    op: ops.Read, e: Emission, type_: TileType, source: SmemType, name: str
+) -> ElementsContext:
+    layout = e.layout(type_)
     coords = [
         add(
             thread_coordinate(e, layout, dim, dim_name(dim, type_.rank)), register_part(layout, dim)
@@ -227,8 +262,7 @@ def read(op: ops.Read, e: Emission) -> ElementsContext:
             coords[dim] = f"min_num<int>({coords[dim]}, {extent - 1})"
     is_padded = any(p > n for p, n in zip(layout.padded_shape, source.shape, strict=True))
     width = 1 if is_padded else _width(type_, source, 0)
-    context = _elements(e, name, type_, source, coords, width, e.text(op.smem))
-    return replace(context, pins=f"keep({name});" if e.is_accumulator(op.result) else "")
+    return _elements(e, name, type_, source, coords, width, e.text(op.smem))
 
 
 def _width(type_: TileType, memory: SmemType, start: int) -> int:

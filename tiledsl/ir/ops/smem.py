@@ -75,13 +75,15 @@ class Write(Op, opcode="smem.write", levels=LOWER, effect=Effect.WRITE):
     start: for each dimension the first tile coordinate that goes to coordinate 0 of the
     destination; the destination's shape says how much. With `per_warpgroup`, the destination holds
     only the rows or columns of the executing
-    warpgroup, and `start` counts from its own part.
+    warpgroup, and `start` counts from its own part. With `is_shared`, all warpgroups of the role
+    write, each what it holds.
     """
 
     smem: Value = operand()
     value: Value = operand()
     start: tuple[int, ...] = attribute(default=())
     per_warpgroup: bool = attribute(default=False)
+    is_shared: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         smem_type(self.smem, "write")
@@ -92,10 +94,34 @@ class Write(Op, opcode="smem.write", levels=LOWER, effect=Effect.WRITE):
             raise VerifyError(f"smem.write: value is {self.value.type}, expected a tile")
 
 
+class Stage(Op, opcode="smem.stage", levels=Level.WARP_SPECIALIZED, effect=Effect.SYNC):
+    """A register tile as an operand in shared memory, written by all warpgroups of the role.
+
+    The buffer is free when they get there, and complete and visible to wgmma afterwards. type_: how
+    it lies. key: ops of one key share a buffer, and follow one another.
+    """
+
+    value: Value = operand()
+    type_: SmemType = attribute()
+    key: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        value = self.value.type
+        if not isinstance(value, TileType) or value.shape != self.type_.shape:
+            raise TypeMismatch(f"stage: value is {value}, expected a tile for {self.type_}")
+        return (self.type_,)
+
+
 class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
-    """The register tile held in shared memory; its layout is set by the layout pass."""
+    """The register tile held in shared memory; its layout is set by the layout pass.
+
+    scratch: 4 bytes of shared memory that nobody reads. With it, the values have arrived in the
+    registers when the statement ends, so that the slot may be given back; without it they may still
+    be on their way.
+    """
 
     smem: Value = operand()
+    scratch: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from types import MethodType
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -59,16 +60,6 @@ if TYPE_CHECKING:
 INT32_MAX = 2**31 - 1
 
 
-class Launch(functools.partial[None]):
-    """A kernel with a grid: called with the arguments, it launches."""
-
-    kernel: JitFunction
-
-    def bind(self, *args: Any, **kwargs: Any) -> Handle:
-        """A handle whose call is one driver launch; see `JitFunction.bind`."""
-        return self.kernel.bind(*args, grid=self.args[0], **kwargs)
-
-
 class JitFunction(Inspected):
     """A kernel: `kernel[grid](*args, **options)` launches it.
 
@@ -91,8 +82,9 @@ class JitFunction(Inspected):
         self._signature_of_fn = inspect.signature(fn)
         self._params = self._signature_of_fn.parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
-        # A class of its own saves setting an attribute at every launch.
-        self._launch_type: type[Launch] = type("Launch", (Launch,), {"kernel": self})
+        self._defaults = frozenset(
+            n for n, p in self._params.items() if p.default is not inspect.Parameter.empty
+        )
         self._check_plain()
         self._watched: list[Watched] = []
         self._closure: Closure | None = None
@@ -116,9 +108,9 @@ class JitFunction(Inspected):
                 )
 
     # ------------------------------------------------------------------ launching
-    def __getitem__(self, grid: GridLike) -> Launch:
+    def __getitem__(self, grid: GridLike) -> Callable[..., None]:
         """A launcher for a grid: one to three ints, or a function of the constants to them."""
-        return self._launch_type(self._fast, grid)
+        return MethodType(self._fast, grid)  # the cheapest way to bind a first argument
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise LaunchError(
@@ -174,15 +166,18 @@ class JitFunction(Inspected):
         known = {k: v for k, v in options.items() if k not in self._params}
         if guard.add(grid, values, known, entry.run):
             self._fast = guard.launch
-        if entry.run(grid, *guard.facts(grid, values)):
-            raise program.launcher.packer.explain(call.runtime, OverflowError("out of range"))
+        if entry.run(None, grid, *guard.facts(grid, values)):
+            # A number that its parameter does not hold as it is: rounded, or an error that names it.
+            user = normalize_grid(grid, constants, call.runtime)
+            stream = driver.raw_stream()(device.index)
+            program.launcher.launch(call.runtime, user, device.index, stream)
 
     def _guard(self, call: Call, sig: Signature) -> Guard:
         kinds: tuple[tuple[str, Kind], ...] = tuple(
             (n, "constant" if n in self._constexprs else self._kind(n, call.runtime[n]))
             for n in self._params
         )
-        shape = Shape(kinds, self._by_value(call, sig), self._plain)
+        shape = Shape(kinds, self._by_value(call, sig), self._plain, self._defaults)
         if shape not in self._guards:
             self._guards[shape] = Guard(
                 self.fn.__name__, self._params, shape, self._slow, self._watched

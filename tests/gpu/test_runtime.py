@@ -348,9 +348,9 @@ def test_slow_and_fast_path():
 
 def test_handles_follow_the_current_stream_and_new_values():
     x, y, o = vectors()
-    handle = scaled[by_block].bind(x, y, o, N, BLOCK=1024)
+    handle = scaled.bind(x, y, o, N, BLOCK=1024, grid=by_block)
     a, b, c = matrices()
-    multiply = product[by_tile].bind(a, b, c)
+    multiply = product.bind(a, b, c, grid=by_tile)
     side = torch.cuda.Stream()
     for stream in (torch.cuda.current_stream(), side):
         torch.cuda.synchronize()
@@ -461,7 +461,7 @@ def test_front_door_on_a_second_device():
         torch.testing.assert_close(o, 2 * x + y)
         a, b, c = matrices(device)
         product[by_tile](a, b, c)
-        product[by_tile].bind(a, b, c)()
+        product.bind(a, b, c, grid=by_tile)()
         check_product(a, b, c)
     with pytest.raises(LaunchError, match="argument o is on cuda:0 but argument x is on cuda:1"):
         scaled[by_block](x, y, torch.zeros(N, device="cuda:0"), N, BLOCK=1024)

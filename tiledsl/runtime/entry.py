@@ -53,9 +53,13 @@ class _FactText(PackText):
 
 
 class _Frames(threading.local):
-    """What a thread needs to launch: its parameter buffer, and configurations by grid."""
+    """What a thread needs to launch: its parameter buffer, and configurations by grid.
 
-    frame: Frame
+    frame: (the buffer, where it starts, address of the pointers into it, all of it).
+    facts: what the buffer holds, where packing it takes long.
+    """
+
+    frame: tuple[Any, int, int, Frame]
     configs: dict[Grid, Any]
     facts: tuple[Any, ...] | None
 
@@ -63,8 +67,9 @@ class _Frames(threading.local):
 class Entry:
     """A program on a device, ready to launch.
 
-    run: called as `run(grid, *facts)`; True when a number does not fit its parameter, and nothing
-    was launched.  source: its text.
+    run: called as `run(token, grid, *facts)`; True when a number does not fit its parameter, and
+    nothing was launched. Calls with equal tokens have equal extents and strides; None says nothing.
+    source: its text.
     """
 
     def __init__(
@@ -109,11 +114,12 @@ class Entry:
                 f"the grid function reads {fault}, which is no constant or number of the call"
             ) from fault
 
-    def frame(self) -> Frame:
+    def frame(self) -> tuple[Any, int, int, Frame]:
         """The parameter buffer of this thread."""
-        made = self._frames.frame = self.launcher.packer.frame()
+        made = self.launcher.packer.frame()
+        self._frames.frame = (made.buffer, made.base, made.address, made)
         self._frames.configs, self._frames.facts = {}, None
-        return made
+        return self._frames.frame
 
     def recover(self, status: Any, grid: Grid, frame: Frame) -> None:
         """Launches again in the device's own context, or raises LaunchError."""
@@ -149,8 +155,8 @@ class Entry:
         needs_grid = _has(module, GridParam)
         packed = "".join(f", {v}" for v in values)
         source = f"""\
-def run(grid{listed}):
-    if callable(grid):
+def run(token, grid{listed}):
+    if grid.__class__ is not tuple and callable(grid):
         try:
             grid = grid(constants)
         except KeyError:
@@ -163,9 +169,9 @@ def run(grid{listed}):
         return
     {"grid, " if needs_grid or _has(module, TensorMapParam) else "_, "}launched = both
     try:
-        frame = frames.frame
+        buffer, base, address, frame = frames.frame
     except AttributeError:
-        frame = entry.frame()
+        buffer, base, address, frame = entry.frame()
 {_pack_text(module, facts, packed)}
 {self._submit_text(names)}"""
         return source, names
@@ -180,15 +186,16 @@ def run(grid{listed}):
             "stream_type": cuda.CUstream,
         }
         call = f"""\
-    status = launch(function, *launched, {module.num_threads}, 1, 1, {module.smem_bytes},
-                    stream_of({device}), frame.address, 0)[0]"""
+    x, y, z = launched
+    status = launch(function, x, y, z, {module.num_threads}, 1, 1, {module.smem_bytes},
+                    stream_of({device}), address, 0)[0]"""
         if module.pdl:
             call = f"""\
     config = frames.configs.get(launched) or entry.config(launched)
     stream = stream_of({device})
     if config[1] != stream:
         config[0].hStream, config[1] = stream_type(stream), stream
-    status = launch(config[0], function, frame.address, 0)[0]"""
+    status = launch(config[0], function, address, 0)[0]"""
         return f"""\
     if device_of() != {device}:
         return entry.elsewhere(launched, frame)
@@ -204,16 +211,19 @@ def _has(module: KernelModule, kind: type[Param]) -> bool:
 
 def _pack_text(module: KernelModule, facts: tuple[str, ...], packed: str) -> str:
     """Fills the buffer; with tensor maps only when it does not hold these facts already."""
-    pack = f"pack_into(frame.buffer, frame.base{packed})"
+    pack = f"pack_into(buffer, base{packed})"
     if not _has(module, TensorMapParam) or _has(module, LaunchSlotParam):
         return f"""\
     try:
         {pack}
     except faults:
         return True"""
+    # Extents and strides are part of the token; a call without one, or a fact that is none of
+    # theirs, is compared by value.
+    kept = "".join(f", {f}" for f in facts if f[0] not in "st")
     return f"""\
-    facts = (grid, {", ".join(facts)})
-    if frames.facts != facts:
+    facts = (token, grid{kept})
+    if token is None or frames.facts != facts:
         frames.facts = None
         try:
             {pack}

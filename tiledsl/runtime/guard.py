@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 from typing import Literal
 
@@ -57,12 +58,13 @@ class Shape:
     """The arguments of a call, as far as the text of a guard depends on them.
 
     kinds: per parameter.  by_value: plans depend on extents, integers and the grid.
-    plain: parameters whose integers are not looked at.
+    plain: parameters whose integers are not looked at.  defaults: parameters that have one.
     """
 
     kinds: tuple[tuple[str, Kind], ...]
     by_value: bool
     plain: frozenset[str] = frozenset()
+    defaults: frozenset[str] = frozenset()
 
 
 def facts_of(shape: Shape) -> tuple[str, ...]:
@@ -122,12 +124,16 @@ class Guard:
         options: dict[str, Any],
         entry: Callable[..., bool | None],
     ) -> bool:
-        """Keeps an entry for calls like this one; False when the call has no hashable key."""
+        """Keeps an entry for calls like this one; False when the call has no hashable key.
+
+        entry: called as `entry(token, grid, *facts)`; the token is one object per key.
+        """
         try:
             key, _ = self._key(grid, options, **values)
             if len(self.entries) >= MAX_ENTRIES:
                 self.entries.clear()
-            self.entries[key] = entry
+            # The key is what tells the launches of an entry apart: extents, strides, dtypes.
+            self.entries[key] = MethodType(entry, object())
         except (TypeError, AttributeError, RuntimeError):
             return False
         return True
@@ -183,6 +189,7 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
     """Statements that read the facts, and expressions of the key."""
     reads: list[str] = []
     key: list[str] = []
+    pointers: list[str] = []
     for name, kind in shape.kinds:
         match kind:
             case "tensor" | "descriptor":
@@ -191,12 +198,13 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
                     f"s_{name} = {name}.shape",
                     f"t_{name} = {name}.stride()",
                 ]
-                key += [f"{name}.dtype", f"p_{name} & 15", f"{name}.get_device()"]
-                key += [f"s_{name}", f"t_{name}"]
+                key += [f"{name}.dtype", f"{name}.get_device()", f"s_{name}", f"t_{name}"]
+                pointers.append(f"p_{name}")
                 key += [f"{name}.block"] if kind == "descriptor" else []
             case "pointer":
                 reads.append(f"p_{name} = {name}.data_ptr()")
-                key += [f"{name}.dtype", f"p_{name} & 15", f"{name}.get_device()"]
+                key += [f"{name}.dtype", f"{name}.get_device()"]
+                pointers.append(f"p_{name}")
             case "int" | "long":
                 # An "int" over 32 bits fails to pack, which sends the call the slow way.
                 reads.append(f"v_{name} = {name}")
@@ -210,7 +218,20 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
                 if shape.by_value:
                     key.append(name)
             case "constant":
-                key.append(f"{name} is d_{name} or ({name}, {name}.__class__)")
+                key += _constant(name, has_default=name in shape.defaults)
             case _:
                 pass
-    return reads, key
+    return reads, key + _alignment(pointers)
+
+
+def _constant(name: str, *, has_default: bool) -> list[str]:
+    """1, 1.0 and True are different constants; a default need not be hashable."""
+    if has_default:
+        return [f"{name} is d_{name} or ({name}, {name}.__class__)"]
+    return [name, f"{name}.__class__"]
+
+
+def _alignment(pointers: list[str]) -> list[str]:
+    """The low bits of all addresses: mostly all of them are 0, which one test tells."""
+    each = "".join(f"{p} & 15, " for p in pointers)
+    return [f"({' | '.join(pointers)}) & 15 and ({each})"] if pointers else []

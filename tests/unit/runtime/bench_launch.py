@@ -78,14 +78,14 @@ def main() -> None:
     print(f"add, function grid   {cost(lambda: add[by_meta](x, y, o, n, BLOCK=1024)):6.2f} us")
     warps = lambda: add[grid](x, y, o, n, BLOCK=1024, num_warps=8)  # noqa: E731
     print(f"add, num_warps=8     {cost(warps):6.2f} us")
-    print(f"add, bound           {cost(add[grid].bind(x, y, o, n, BLOCK=1024)):6.2f} us")
+    print(f"add, bound           {cost(add.bind(x, y, o, n, BLOCK=1024, grid=grid)):6.2f} us")
     many, xs = many_kernel(), [torch.zeros(n) for _ in range(9)]
     call = lambda: many[grid](*xs, o, n, 2, 3, 4, 5, 6, 7, 8, 1.5, 1024)  # noqa: E731
     print(f"19 arguments         {cost(call):6.2f} us")
     a, b, c = (torch.zeros(n, n, dtype=torch.bfloat16) for _ in range(3))
     tiles = lambda meta: (tl.cdiv(n, meta["BM"]), tl.cdiv(n, meta["BN"]))  # noqa: E731
     print(f"matmul, tensor maps  {cost(lambda: matmul[tiles](a, b, c)):6.2f} us")
-    print(f"matmul, bound        {cost(matmul[tiles].bind(a, b, c)):6.2f} us")
+    print(f"matmul, bound        {cost(matmul.bind(a, b, c, grid=tiles)):6.2f} us")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def test_empty_grids_launch_nothing(fake):
     for grid in ((0,), (1, 0), lambda _: (0,)):
         add[grid](x, y, o, N)
         add[grid](x, y, o, N)
-        add[grid].bind(x, y, o, N)()
+        add.bind(x, y, o, N, grid=grid)()
     assert fake.launches == []
 
 
@@ -235,7 +235,7 @@ def test_do_not_specialize(fake):
 
 def test_handle_launches_and_guards_its_memory(fake):
     add, (x, y, o) = make_add(), tensors()
-    handle = add[(4,)].bind(x, y, o, N)
+    handle = add.bind(x, y, o, N, grid=(4,))
     handle()
     fake.stream = 9
     handle()

@@ -167,7 +167,7 @@ class JitFunction(Inspected):
         if guard.add(grid, values, known, entry.run):
             self._fast = guard.launch
         if entry.run(None, grid, *guard.facts(grid, values)):
-            # A number that its parameter does not hold as it is: rounded, or an error that names it.
+            # A number that its parameter does not hold as it is: rounded, or an error naming it.
             user = normalize_grid(grid, constants, call.runtime)
             stream = driver.raw_stream()(device.index)
             program.launcher.launch(call.runtime, user, device.index, stream)

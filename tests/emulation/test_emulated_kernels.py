@@ -46,7 +46,7 @@ def same_as_interpreter(
     """
 
     def fresh() -> dict[str, object]:
-        return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in args.items()}
+        return {k: v.copy("K") if isinstance(v, np.ndarray) else v for k, v in args.items()}
 
     def tensors(values: dict[str, object]) -> dict[str, object]:
         return {k: tensor(v) if isinstance(v, np.ndarray) else v for k, v in values.items()}

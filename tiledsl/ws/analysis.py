@@ -20,6 +20,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Shape
@@ -67,12 +68,30 @@ class DotLoop:
     Every dot's accumulator is carried by the loop and read by nothing else in it.
     loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts
     from zeros.
+    partial: instead, every product starts from zero in each iteration, and CUDA cores go on with
+    it: f32 sums of fp8 products, sums of scaled products.
     """
 
     loop: For
     dots: tuple[Dot, ...]
     loads: tuple[OperandLoad, ...]
     zero_init: tuple[bool, ...]
+    partial: bool = False
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Carried values that dots add up, or, in a partial loop, that are only added to."""
+        if not self.partial:
+            return tuple(self.loop.carried.index(d.acc) for d in self.dots)
+        return tuple(i for i in range(len(self.loop.carried)) if is_sum(self.loop, i, self.dots))
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the sums of two halves of the loop add up to the sum of the whole."""
+        if not self.partial:
+            return all(self.zero_init)
+        starts = all(is_zero_tile(v) for v in self.loop.init)
+        return starts and len(self.sums) == len(self.loop.carried)
 
 
 @dataclass
@@ -225,8 +244,8 @@ HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no or
 NEVER = 1 << 20
 """No K is as large."""
 PROMOTION = (
-    "fp8 products go to f32 sums every so often in K, which specialised roles do not do yet; "
-    "max_num_imprecise_acc=2**20 lets the tensor core add them all up"
+    "fp8 products go to f32 sums every so often in K, which is not done in a loop with register "
+    "operands or loads outside of it; max_num_imprecise_acc=2**20 lets the tensor core add them up"
 )
 
 
@@ -234,7 +253,21 @@ def needs_promotion(dot: Dot) -> bool:
     """Whether the tensor core may not add up all products of a dot."""
     if not isinstance(dot.a.type, TileType) or not dot.a.type.dtype.is_fp8:
         return False
+    if is_zero_tile(dot.acc) and dot.a.type.shape[1] <= dot.promote:
+        return False
     return 0 < dot.promote < NEVER
+
+
+def is_sum(loop: For, index: int, dots: tuple[Dot, ...]) -> bool:
+    """Whether a loop only adds to a carried tile: by a dot, or by an addition of something else."""
+    arg, end = loop.carried[index], _yielded(loop.body)[index]
+    op = end.defining_op
+    uses = [o for o in loop.body.walk() if arg in o.operands]
+    if not isinstance(arg.type, TileType) or uses != [op]:
+        return False
+    if isinstance(op, Dot):
+        return op in dots and op.acc is arg
+    return isinstance(op, Add) and (op.a is arg) != (op.b is arg)
 
 
 def memory_hazard(graph: TileGraph) -> Load | None:
@@ -262,10 +295,8 @@ def _dot_loop(
     cache: dict[Value, frozenset[int]] = {}
     loads: dict[int, OperandLoad] = {}
     zero: list[bool] = []
+    partial = any(needs_promotion(d) or is_zero_tile(d.acc) for d in dots)
     for dot in dots:
-        if needs_promotion(dot):
-            out.decline("warp_specialize", PROMOTION, dot.loc)
-            return None
         for side, value in (("a", dot.a), ("b", dot.b)):
             found = operand_load(value)
             if found is None:
@@ -282,16 +313,33 @@ def _dot_loop(
             axes = _union(program_axes(o, cache) for o in load.offsets)
             name = load.result.name or side
             loads.setdefault(load.id, OperandLoad(load, smem, axes, name))
-        problem = _accumulates(graph, loop, dot)
+        starts = is_zero_tile(dot.acc)
+        problem = "" if starts else _accumulates(graph, loop, dot)
         if problem:
             out.decline("warp_specialize", problem, dot.loc)
             return None
-        zero.append(is_zero_tile(loop.init[loop.carried.index(dot.acc)]))
+        zero.append(starts or is_zero_tile(loop.init[loop.carried.index(dot.acc)]))
     ordered = [loads[op.id] for op in loop.body.ops if op.id in loads]
     if len(ordered) != len(loads):
         out.decline("warp_specialize", "a load stands outside of the loop of its dot", loop.loc)
         return None
-    return DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero))
+    found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial)
+    problem = _partial_problem(graph, found) if partial else ""
+    if problem:
+        out.decline("warp_specialize", problem, loop.loc)
+        return None
+    return found
+
+
+def _partial_problem(graph: TileGraph, found: DotLoop) -> str:
+    """Why CUDA cores cannot go on with the products of a loop as they come, or ""."""
+    made = tainted_values(graph, [d.result for d in found.dots])
+    if any(o in made for item in found.loads for o in item.op.offsets):
+        return "the place of a load depends on the product of a dot"
+    inner = [o for o in found.loop.body.walk() if not isinstance(o, Yield)]
+    if any(o.effect in (Effect.WRITE, Effect.SYNC) for o in inner):
+        return "the dot loop writes to memory"
+    return ""
 
 
 def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) -> str:

@@ -43,6 +43,7 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import always_runs
+from tiledsl.ws.partial_loop import PartialLoop
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import RoleBuilder
 from tiledsl.ws.partition import constant_step
@@ -266,6 +267,8 @@ class ConsumerBuilder(RoleBuilder):
         channel = self.channels.get(op.id)
         if channel is None:
             super().clone_for(op)
+        elif self.dot_loop_of(channel).partial:
+            PartialLoop(self, self.dot_loop_of(channel), channel).build()
         elif self.pending:
             self.dot_loop_deferred(channel)
         else:
@@ -294,11 +297,8 @@ class ConsumerBuilder(RoleBuilder):
                 init[at] = self.b.value(Undef(type_.shape, type_.dtype), dot.acc.name)
         return init
 
-    def acc_indices(self, channel: Channel) -> list[int]:
-        return [
-            self.dot_loop_of(channel).loop.carried.index(d.acc)
-            for d in self.dot_loop_of(channel).dots
-        ]
+    def acc_indices(self, channel: Channel) -> tuple[int, ...]:
+        return self.dot_loop_of(channel).sums
 
     def loop_body(
         self, channel: Channel, iv: Value, carried: list[Value], keep: Value | None

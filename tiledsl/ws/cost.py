@@ -26,6 +26,9 @@ HBM_BYTES_PER_CLOCK = 2450.0
 CLOCK_GHZ = 1.7
 MISALIGNED_PITCH = 1.6
 LATENCY_CLOCKS = 1400
+SMEM_BYTES_PER_CLOCK = 128.0
+PRODUCT_CLOCKS = 200
+"""From the end of a product to the start of the next, besides what is done with its elements."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Problem:
     written.
     rereads: programs that read the larger operand's tiles.
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
+    adds: passes of CUDA cores over the elements of a product in each iteration.
     """
 
     grid: tuple[int, int, int]
@@ -50,6 +54,7 @@ class Problem:
     out_bytes: int
     staged: bool
     dots: int = 1
+    adds: int = 0
     padding: tuple[float, float] = (0.0, 0.0)
     rereads: int = 1
 
@@ -92,7 +97,12 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     trips = -(-p.trips // plan.split_k)
     mma = M * N * K * p.itemsize / 4096 * p.dots
     per_slot_l2 = l2_clocks(plan, p, multicast)
-    per_slot = max(mma * loop_factor(plan, p, waves), per_slot_l2)
+    per_slot = max(
+        mma * loop_factor(plan, p, waves),
+        per_slot_l2,
+        alone_clocks(plan, p, mma),
+        smem_clocks(plan, p),
+    )
     epilogue = tile_clocks(plan, p)
     body = waves * (trips * per_slot + epilogue)
     if plan.split_k > 1:
@@ -114,13 +124,41 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     return Cost(total, bound, waves)
 
 
+def alone_clocks(plan: Plan, p: Problem, mma: float) -> float:
+    """Clocks of an iteration of one warpgroup that nothing of its own overlaps.
+
+    The wgmmas of other warpgroups run while it goes on with its products.
+    """
+    if not p.adds:
+        return 0.0
+    groups = plan.warpgroups_per_tile
+    return (mma + p.tile[0] * p.tile[1] * p.adds / 128) / groups + PRODUCT_CLOCKS
+
+
+def smem_clocks(plan: Plan, p: Problem) -> float:
+    """Clocks in which shared memory gives a slot to the wgmmas.
+
+    Each instruction of 64 rows reads its rows and all columns of its warpgroup; the slot is
+    written at half that price.
+    """
+    M, N, K = p.tile
+    rows, cols = (N, M) if plan.swapped else (M, N)
+    groups = plan.warpgroups_per_tile
+    parts = groups if plan.split else 1
+    instructions = rows * parts / 64
+    reads = instructions * (64 + cols / parts) * p.dots
+    return (reads + (M + N * p.dots) / 2) * K * p.itemsize / SMEM_BYTES_PER_CLOCK
+
+
 def l2_clocks(plan: Plan, p: Problem, multicast: tuple[bool, bool]) -> float:
     """Clocks in which a slot arrives.
 
-    Multicast saves only where rows straddle L2 lines, so it counts only there.
+    Multicast saves only where rows straddle L2 lines, so it counts only there, and for tiles that
+    two sets of registers keep small.
     """
     M, N, K = p.tile
-    share = [1 / plan.cluster_size if m and not p.pitch_128 else 1.0 for m in multicast]
+    counts = not p.pitch_128 or (p.adds and not plan.swapped)
+    share = [1 / plan.cluster_size if m and counts else 1.0 for m in multicast]
     slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize
     return slot_bytes / L2_BYTES_PER_CLOCK * (1.0 if p.pitch_128 else MISALIGNED_PITCH)
 

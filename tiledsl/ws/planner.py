@@ -11,6 +11,7 @@ from math import prod
 from tiledsl.dtypes import DType
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
@@ -18,6 +19,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
@@ -25,6 +27,8 @@ from tiledsl.ws.cost import estimate
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.stores import is_turned
+from tiledsl.ws.stores import split_of
 from tiledsl.ws.stores import store_geometry
 
 MAX_STAGES = 20
@@ -54,6 +58,11 @@ class KernelShape:
     epilogue_loads: tuple[tuple[int, ...], ...]
     probe: tuple[int, int]
     top_level: bool
+    partial: Partial | None = None
+
+    def tiles_alive(self, tile: tuple[int, int, int]) -> int:
+        """Tiles of the product's size that a loop keeps in registers."""
+        return self.num_dots if self.partial is None else self.partial.tiles_alive(tile[2])
 
     def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of tiles that the epilogue loads; a thread keeps 2 of 8 columns of a row."""
@@ -70,6 +79,53 @@ class KernelShape:
         if n == self.probe[1]:
             return tile[1]
         return tile[0] if n == self.probe[0] else n
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What CUDA cores do in a loop whose products start from zero.
+
+    dots: products of an iteration. carried: tiles of their size that the loop carries. promote:
+    elements of K that the tensor core may add up, 0 for all. tile_ops: operations on such tiles.
+    """
+
+    dots: int
+    carried: int
+    promote: int
+    tile_ops: int
+
+    def parts(self, K: int) -> int:
+        """Products that one dot over K elements is made of."""
+        return -(-K // self.promote) if self.promote else 1
+
+    def tiles_alive(self, K: int) -> int:
+        return self.carried + self.dots * self.parts(K)
+
+    def adds(self, K: int) -> int:
+        """Passes over a tile's elements in an iteration."""
+        return self.tile_ops + self.dots * self.parts(K) * (self.promote > 0)
+
+
+def partial_work(found: DotLoop) -> Partial | None:
+    """The work of CUDA cores in a partial loop."""
+    if not found.partial:
+        return None
+    acc = found.dots[0].acc.type
+    assert isinstance(acc, TileType)
+    promoted = [d.promote for d in found.dots if needs_promotion(d)]
+    math = [
+        o
+        for o in found.loop.body.ops
+        if o not in found.dots and o.results and _extents(o.results[0]) == acc.shape
+    ]
+    carried = sum(_extents(v) == acc.shape for v in found.loop.carried)
+    ops = [o.opcode for o in math if o.opcode.startswith("elementwise.")]
+    fused = min(ops.count("elementwise.mul"), ops.count("elementwise.add"))
+    return Partial(len(found.dots), carried, min(promoted, default=0), len(ops) - fused)
+
+
+def _extents(v: Value) -> tuple[int, ...]:
+    return v.type.shape if isinstance(v.type, TileType) else ()
 
 
 def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
@@ -97,7 +153,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         first.loads[0].smem.dtype.bytes,
         len(first.dots),
         len(analysis.loops),
-        all(all(f.zero_init) for f in analysis.loops),
+        all(f.can_split for f in analysis.loops),
         True,
         tops[0] if len(tops) == 1 and len(stores) == 1 else None,
         len(stores),
@@ -105,6 +161,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         analysis.epilogue_loads,
         (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
+        next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
     )
 
 
@@ -155,7 +212,7 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
     swap: whether the operands must (not) be swapped; by default only where rows need it.
     """
     M, N, _ = tile
-    dots = shape.num_dots
+    dots = shape.tiles_alive(tile)
     for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
         if rows % 64 or cols % 8 or cols > 512 or swap == (not swapped):
             continue
@@ -169,13 +226,14 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
                     n == 1 or cols % (part * n) or cols // n > 256 or rows % (64 * n) == 0
                 ):
                     continue
-                base = Plan(
-                    num_consumers=n, split=split, swapped=swapped, mma_depth=1 if n == 2 else 2
-                )
+                depth = 1 if n == 2 or shape.partial is not None else 2
+                base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=depth)
                 regs = accumulator_regs(base, tile, dots)
                 if regs <= (200 if n < 3 else 128) and not (n == 3 and cols > 192):
                     yield base
-        if cols <= 256 and rows * cols * dots // 128 <= 192:
+        # Turns of whole loops would keep one warpgroup's sums from the other's wgmmas.
+        alternates = shape.partial is None
+        if alternates and cols <= 256 and rows * cols * dots // 128 <= 192:
             yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
         if swap is None and not swapped and M % 64 == 0 and N % 8 == 0:
             break
@@ -216,7 +274,7 @@ class Planner:
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Cluster, split-K and persistence on top of a structure."""
         o, s = self.overrides, self.shape
-        if o.mma_depth is not None:
+        if o.mma_depth is not None and s.partial is None:
             base = replace(base, mma_depth=o.mma_depth)
         elif o.num_stages is not None:
             base = replace(base, mma_depth=min(base.mma_depth, o.num_stages))
@@ -234,8 +292,8 @@ class Planner:
                 yield from self.clustered(plan, tile)
         if base.ping_pong or not s.zero_init or s.num_loops > 1 or not s.top_level:
             return
-        if s.num_dots > 1:  # one buffer of partial sums
-            return
+        if s.num_dots > 1 or (s.partial is not None and s.partial.carried > 1):
+            return  # one buffer of partial sums
         for split in (2, 4):
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
@@ -273,7 +331,8 @@ class Planner:
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
         s = self.shape
-        regs = accumulator_regs(plan, tile, s.num_dots)
+        regs = accumulator_regs(plan, tile, s.tiles_alive(tile))
+        stored = regs if s.partial is None else accumulator_regs(plan, tile, 1)
         extra = s.epilogue_regs(plan, tile)
         if regs + extra > (200 if p.staged else 128) and (extra or not p.staged):
             return None
@@ -287,7 +346,7 @@ class Planner:
             and s.num_loops == 1
             and waves > 1
             and plan.mma_depth <= 2
-            and regs * (1 + s.out_bits / 32) + extra <= (200 if plan.num_consumers < 3 else 140)
+            and regs + stored * s.out_bits / 32 + extra <= (200 if plan.num_consumers < 3 else 140)
         )
         plan = replace(plan, deferred=deferred)
         slot = self.slot_bytes(tile)
@@ -295,7 +354,7 @@ class Planner:
         for buffers in (2, 1) if not plan.ping_pong else (1,):
             staging = self.staging_bytes(plan, tile, p) * buffers
             owned = -(-plan.num_consumers // plan.split_k)
-            reduce = owned * (plan.split_k - 1) * regs * 512
+            reduce = owned * (plan.split_k - 1) * stored * 512
             room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
             depth = min(MAX_STAGES, room // slot)
             if depth >= (self.overrides.num_stages or 4) or buffers == 1:
@@ -342,7 +401,11 @@ class Planner:
         kept = [d for d in range(t.rank) if d not in store.squeeze]
         major = kept.index(t.inner_dim) if t.inner_dim in kept else 1
         part = [tile[0], tile[1]]
-        part[plan.split_dim] //= plan.warpgroups_per_tile
+        if is_turned(store.value):
+            part.reverse()
+        split = split_of(store, plan)
+        if split >= 0:
+            part[split] //= plan.warpgroups_per_tile
         return part[1 - major] * 128 * plan.num_consumers
 
     def registers(self, plan: Plan, regs: int) -> dict[str, int]:
@@ -390,8 +453,9 @@ class Planner:
 
     def registers_of(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of a consumer thread that tiles take at the fullest point."""
-        regs = accumulator_regs(plan, tile, self.shape.num_dots)
-        held = regs * self.shape.out_bits // 32 if plan.deferred else 0
+        regs = accumulator_regs(plan, tile, self.shape.tiles_alive(tile))
+        stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
+        held = stored * self.shape.out_bits // 32 if plan.deferred else 0
         return regs + held + self.shape.epilogue_regs(plan, tile)
 
     def refusal(self, tiles: list[tuple[int, int, int]]) -> ScheduleError:
@@ -402,6 +466,11 @@ class Planner:
         tile = "x".join(map(str, tiles[0])) if tiles else "?"
         if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
             why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
+        elif shape.partial is not None and (o.ping_pong or (o.mma_depth or 1) > 1):
+            why = (
+                "the loop's products are added up outside of the tensor core, "
+                "with one group in flight and the warpgroups at one tile"
+            )
         elif o.num_consumers is not None and not 1 <= o.num_consumers <= 3:
             why = f"num_consumers must be 1, 2 or 3, got {o.num_consumers}"
         elif o.ping_pong and o.persistent is False:

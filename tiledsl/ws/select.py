@@ -349,6 +349,7 @@ class _Selector:
             self.bytes_of(stored),
             self.staged,
             self.shape.num_dots,
+            0 if self.shape.partial is None else self.shape.partial.adds(tile[2]),
             self.padding(tile, grid),
             self.rereads(grid),
         )

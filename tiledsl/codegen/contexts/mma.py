@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.fragments import Fragment
 from tiledsl.codegen.fragments import fragment_of
+from tiledsl.codegen.mma_functions import ATOM_BYTES
 from tiledsl.codegen.mma_functions import Operand
 from tiledsl.codegen.registry import Tie
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import overwrites
+from tiledsl.codegen.watch import number
 from tiledsl.codegen.wgmma import wgmma_shape
 from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
@@ -100,7 +102,7 @@ def issue(op: ops.Issue, e: Emission) -> IssueContext:
         trans_a=not a.is_K_major,
         trans_b=not b.is_K_major,
     )
-    K = smem_type(op.b, "mma").shape[0]
+    K = op.count_K or smem_type(op.b, "mma").shape[0]
     if K % form.K:
         raise CodegenError(f"mma: K is {K}, expected a multiple of {form.K} for {a.dtype}")
     if f.groups != e.place.groups:
@@ -110,8 +112,8 @@ def issue(op: ops.Issue, e: Emission) -> IssueContext:
     return IssueContext(
         e.functions.name(f.rows, f.cols, K, form, a, b),
         e.in_place((op.result, op.acc)),
-        _part(left, a, f.rows, f.row_groups, e),
-        _part(right, b, f.cols, f.col_groups, e),
+        _part(left, a, f.rows, f.row_groups, e) + _from_K(a, op.first_K),
+        _part(right, b, f.cols, f.col_groups, e) + _from_K(b, op.first_K),
         "1" if op.keep is None else e.text(op.keep),
     )
 
@@ -135,6 +137,16 @@ def _operand(value: Value, mn_dim: int, K_dim: int) -> Operand:
         raise CodegenError(f"mma: operand {t} is not 128-byte swizzled")
     is_K_major = t.major == K_dim
     return Operand(t.dtype, is_K_major, t.shape[mn_dim] if is_K_major else t.shape[K_dim])
+
+
+def _from_K(operand: Operand, first: int) -> str:
+    """What leads from the start of an operand to element `first` of K."""
+    box = ATOM_BYTES // operand.dtype.bytes
+    if not first:
+        return ""
+    if operand.num_regs or not operand.is_K_major or first % box:
+        raise CodegenError(f"mma: no part of {operand.dtype} operands starts at element {first}")
+    return f" + {first // box * operand.box_bytes}u"
 
 
 def _part(value: Value, operand: Operand, extent: int, groups: int, e: Emission) -> str:
@@ -189,6 +201,7 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         raise CodegenError(f"mma.cluster_reduce sums f32 accumulators, got {op.acc.type}")
     acc = e.in_place((op.results[0], op.acc))
     owner = e.assignment(op.results[1], "owner")
+    site = f", {number(op, e, op.barriers.name)}" if e.watch is not None else ""
     return ReduceContext(
         owner,
         op.cluster_size,
@@ -196,7 +209,7 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         e.text(op.buffer),
         e.text(op.barriers),
         e.text(op.index),
-        e.text(op.rank),
+        e.text(op.rank) + site,
     )
 
 

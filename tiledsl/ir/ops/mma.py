@@ -112,6 +112,7 @@ class Issue(
     keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role
     split the rows of the accumulator (its columns when `split` is 1). swapped: computed as (b^T
     a^T)^T, so that N is the side that is cut into 64-row instructions.
+    first_K, count_K: a part of K, whole boxes of operands in shared memory; all of it when 0.
     Ref: PTX ISA, wgmma.mma_async.
     """
 
@@ -121,6 +122,8 @@ class Issue(
     keep: Value | None = operand(default=None)
     split: int = attribute(default=0)
     swapped: bool = attribute(default=False)
+    first_K: int = attribute(default=0)
+    count_K: int = attribute(default=0)
 
     def infer_types(self) -> tuple[Type, ...]:
         b = smem_type(self.b, "mma")

@@ -1,0 +1,78 @@
+"""The emitted kernels of the matmul family run in the emulation and agree with the interpreter."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from examples.block_scaled_matmul import block_scaled_matmul
+from examples.fp8_matmul import fp8_matmul
+from examples.fp8_matmul import fp8_matmul_rowwise
+from tests.emulation.matmuls import BF16
+from tests.emulation.matmuls import F32
+from tests.emulation.test_emulated_kernels import same_as_interpreter
+from tests.gpu.matmul_kernels import grid_of
+
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+RNG = np.random.default_rng(0)
+TOLERANCE = 2.0**-8
+
+
+def normal(*shape: int, dtype: np.dtype = E4M3) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def nothing(*shape: int, dtype: np.dtype = BF16) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
+PROMOTED = {
+    "cooperative": {"BM": 128, "BN": 192},
+    "three consumers": {"BM": 192, "BN": 112},
+    "two parts": {"BM": 128, "BN": 128, "BK": 256},
+    "split": {"BM": 64, "BN": 128, "split_k": 2},
+    "swapped": {"BM": 16, "BN": 64, "BK": 256, "swap_operands": True},
+    "single role": {"BM": 64, "BN": 64, "warp_specialize": False},
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_f32_sums(name: str) -> None:
+    M, N, K = 136, 208, 400
+    args = {"a": normal(M, K), "b": normal(N, K).T, "c": nothing(M, N), "scale": 0.5}
+    same_as_interpreter(
+        fp8_matmul, args, ("c",), grid_of(M, N), tolerance=TOLERANCE, **PROMOTED[name]
+    )
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+def test_scales_of_rows_and_columns(limit: int | None) -> None:
+    M, N, K = 136, 208, 272
+    args = {
+        "a": normal(M, K, dtype=E5M2), "b": normal(N, K).T, "rows": normal(M, dtype=F32),
+        "cols": normal(N, dtype=F32), "c": nothing(M, N),
+    }  # fmt: skip
+    same_as_interpreter(
+        fp8_matmul_rowwise, args, ("c",), grid_of(M, N), tolerance=TOLERANCE, LIMIT=limit
+    )
+
+
+SCALED = {
+    "cluster": {"BM": 128, "BN": 128, "cluster": 2},
+    "split": {"BM": 64, "BN": 128, "split_k": 2},
+    "swapped": {"BM": 16, "BN": 64},
+    "single role": {"BM": 64, "BN": 64, "warp_specialize": False},
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_block_scales(name: str) -> None:
+    M, N, K = 136, 208, 400
+    args = {
+        "a": normal(M, K), "b": normal(N, K).T, "sa": RNG.random((-(-K // 128), M), dtype=np.float32),
+        "sb": RNG.random((-(-K // 128), -(-N // 128)), dtype=np.float32), "c": nothing(M, N),
+    }  # fmt: skip
+    same_as_interpreter(
+        block_scaled_matmul, args, ("c",), grid_of(M, N), tolerance=TOLERANCE, **SCALED[name]
+    )

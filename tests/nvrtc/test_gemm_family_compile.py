@@ -1,0 +1,44 @@
+"""The matmul family compiles specialised, without spills or waits that ptxas injects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from examples.block_scaled_matmul import block_scaled_matmul
+from examples.block_scaled_matmul import meta_arguments
+from examples.fp8_matmul import fp8_matmul
+from examples.fp8_matmul import grid_of
+from tests.nvrtc.test_attention_compile import check
+from tiledsl.compiler import Kernel
+
+pytestmark = pytest.mark.nvrtc
+
+E4M3, BF16 = torch.float8_e4m3fn, torch.bfloat16
+
+
+def fp8(m: int, n: int, k: int, **options) -> Kernel:
+    a, b = (torch.empty(x, k, device="meta", dtype=E4M3) for x in (m, n))
+    c = torch.empty(m, n, device="meta", dtype=BF16)
+    return fp8_matmul.compile(a, b.t(), c, 1.0, grid=grid_of(m, n), **options)
+
+
+@pytest.mark.parametrize(
+    "shape", [(8192, 8192, 512), (8192, 8192, 4096), (16, 8192, 8192)], ids=str
+)
+def test_f32_sums(shape):
+    check(fp8(*shape))
+
+
+@pytest.mark.parametrize(
+    "options", [{"BM": 128, "BN": 192, "cluster": 2}, {"BM": 192, "BN": 128}], ids=str
+)
+def test_large_tiles_with_f32_sums(options):
+    plan = check(fp8(8192, 8192, 4096, **options))
+    assert plan.num_consumers == options["BM"] // 64
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 4096), (64, 7168, 7168)], ids=str)
+def test_block_scales(shape):
+    m, n, _ = shape
+    check(block_scaled_matmul.compile(*meta_arguments(*shape), grid=grid_of(m, n)))

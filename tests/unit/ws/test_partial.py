@@ -1,0 +1,195 @@
+"""Loops whose products are added up outside of the tensor core: plans, order, proof, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from examples.block_scaled_matmul import block_scaled_matmul
+from examples.block_scaled_matmul import grid_of
+from examples.block_scaled_matmul import meta_arguments
+from examples.fp8_matmul import FAST
+from examples.fp8_matmul import fp8_matmul
+from tests.unit.ws.kernels import first
+from tiledsl.compiler import Kernel
+from tiledsl.errors import ScheduleError
+from tiledsl.ir.op import Op
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.parser import parse_graph
+from tiledsl.target import HOPPER
+from tiledsl.ws.check import check
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.simulate import simulate
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+# fmt: off
+@tiledsl.jit
+def fading(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(0, a.shape[1], 128):
+        acc = acc * 0.5 + tl.dot(a.load((0, k), (128, 128)), b.load((k, 0), (128, 128)))
+    c.store((0, 0), acc)
+
+
+@tiledsl.jit
+def stored_parts(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    for k in range(0, a.shape[1], 128):
+        c.store((0, k), tl.dot(a.load((0, k), (128, 128)), b.load((k, 0), (128, 128))))
+# fmt: on
+
+
+def arguments(m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    a, b = (torch.empty(x, k, device="meta", dtype=torch.float8_e4m3fn) for x in (m, n))
+    return a, b.t(), torch.empty(m, n, device="meta", dtype=torch.bfloat16)
+
+
+def fp8(m: int, n: int, k: int, *, limit: int | None = None, sms: int = 132, **options) -> Kernel:
+    args = (*arguments(m, n, k), 1.0, limit)
+    request = fp8_matmul.request_for(args, options, grid_of(m, n))[1]
+    return first(replace(request, target=replace(HOPPER, num_sms=sms)))
+
+
+def scaled(m: int, n: int, k: int, dump: Path | None = None, **options) -> Kernel:
+    args = meta_arguments(m, n, k)
+    request = block_scaled_matmul.request_for(args, options, grid_of(m, n))[1]
+    return first(replace(request, dump=dump))
+
+
+def consumer(kernel: Kernel) -> list[Op]:
+    assert kernel.machine is not None
+    (role,) = [r for r in kernel.machine.find(Role) if not r.single_thread]
+    return list(role.body.walk())
+
+
+def loops_of(ops: list[Op]) -> list[list[Op]]:
+    """Bodies of the loops that start wgmmas."""
+    bodies = [op.body.ops for op in ops if isinstance(op, For)]
+    return [b for b in bodies if any(isinstance(o, mma.Issue) for o in b)]
+
+
+@pytest.mark.parametrize("K", [512, 4096])
+def test_sums_of_the_tensor_core_take_turns(K: int) -> None:
+    kernel = fp8(8192, 8192, K, limit=FAST)
+    assert isinstance(kernel.plan, Plan)
+    assert (kernel.constants["BM"], kernel.constants["BN"]) == (128, 192)
+    assert (kernel.plan.ping_pong, kernel.plan.cluster_size) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    "shape", [(8192, 8192, 512), (8192, 8192, 4096), (4096, 4096, 4096)], ids=str
+)
+def test_f32_sums_are_made_by_warpgroups_at_one_tile(shape: tuple[int, int, int]) -> None:
+    plan = fp8(*shape).plan
+    assert isinstance(plan, Plan)
+    assert not plan.ping_pong
+    assert plan.num_consumers > 1
+    assert plan.mma_depth == 1
+
+
+@pytest.mark.parametrize("M", [1, 16, 64])
+def test_few_rows_with_f32_sums(M: int) -> None:
+    kernel = fp8(M, 8192, 8192)
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.swapped == (M < 64)
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+
+
+def test_a_block_of_two_parts_starts_two_products() -> None:
+    for body in loops_of(consumer(fp8(256, 256, 1024, BM=128, BN=128, BK=256))):
+        issues = [o for o in body if isinstance(o, mma.Issue)]
+        assert [(o.first_K, o.count_K) for o in issues] == [(0, 128), (128, 128)]
+        assert [o.pending for o in body if isinstance(o, mma.Wait)] == [1, 0]
+
+
+def test_the_slot_goes_back_before_the_products_are_added() -> None:
+    (body,) = loops_of(consumer(fp8(256, 256, 1024, BM=128, BN=128)))
+    kinds = [o.opcode for o in body]
+    assert kinds.index("mma.wait") < kinds.index("barrier.arrive") < kinds.index("tile.map")
+
+
+def test_scales_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
+    scaled(256, 256, 1024, tmp_path)
+    graph = parse_graph((tmp_path / "20_partition.tir").read_text(encoding="utf-8"))
+    (role,) = [r for r in graph.find(Role) if not r.single_thread]
+    (body,) = loops_of(list(role.body.walk()))
+    loads = [o for o in body if isinstance(o, Load)]
+    waits = [o for o in body if isinstance(o, mma.Wait)]
+    assert len(loads) == 2
+    assert all(body.index(o) < body.index(waits[0]) for o in loads)
+    carried = body[-1].operands
+    assert all(o.result in carried for o in loads)
+
+
+@pytest.mark.parametrize("options", [{"ping_pong": True}, {"mma_depth": 2}], ids=str)
+def test_what_such_a_loop_cannot_do_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ScheduleError, match="added up outside of the tensor core"):
+        fp8(4096, 4096, 4096, **options)
+
+
+def test_only_sums_are_split() -> None:
+    assert scaled(64, 1024, 4096, split_k=2).plan.split_k == 2
+    request = fading.request_for(arguments(128, 128, 1024), {"split_k": 2}, (1,))[1]
+    with pytest.raises(ScheduleError, match="split_k=2"):
+        first(request)
+    request = fading.request_for(arguments(128, 128, 1024), {}, (1,))[1]
+    assert isinstance(first(request).plan, Plan)
+
+
+def test_a_loop_that_stores_its_products_is_left_to_other_forms() -> None:
+    args = (*arguments(128, 128, 1024)[:2], torch.empty(128, 1024, device="meta"))
+    kernel = first(stored_parts.request_for(args, {}, (1,))[1])
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.dynamic, "a loop of its own schedule"
+
+
+OPTIONS = {
+    "cooperative": {"BM": 128, "BN": 128, "cluster": 1},
+    "two parts": {"BM": 128, "BN": 64, "BK": 256, "cluster": 1},
+    "split": {"BM": 64, "BN": 128, "split_k": 2},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_simulation_gives_the_result(name: str) -> None:
+    M, N, K = (136, 128, 400) if name != "split" else (64, 128, 1040)
+    kernel = fp8(M, N, K, sms=2, **OPTIONS[name])
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((x, K)).astype(E4M3) for x in (M, N))
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    grid = (*grid_of(M, N)(kernel.constants), 1)
+    for seed in (0, 1):
+        c = np.full((M, N), np.nan, BF16)
+        assert kernel.machine is not None
+        simulate(kernel.machine, {"a": a, "b": b.T, "c": c, "scale": 1.0}, grid, seed=seed)
+        assert np.abs(c.astype(np.float64) - want).max() <= 2.0**-7 * np.abs(want).max()
+
+
+def test_a_slot_that_is_never_given_back_is_found() -> None:
+    kernel = fp8(256, 256, 1024, BM=128, BN=128)
+    assert kernel.machine is not None
+    arrive = next(o for o in consumer(kernel) if isinstance(o, barrier.Arrive))
+    kernel.machine.erase(arrive)
+    assert not check(kernel.machine).proved
+
+
+def test_a_product_that_starts_without_its_fence_is_found() -> None:
+    kernel = fp8(256, 256, 1024, BM=128, BN=128, BK=256)
+    assert kernel.machine is not None
+    fences = [o for o in consumer(kernel) if isinstance(o, mma.Fence)]
+    kernel.machine.erase(fences[-1])
+    assert check(kernel.machine).failure.startswith("fences")

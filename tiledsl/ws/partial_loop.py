@@ -1,0 +1,266 @@
+"""Dot loops whose products CUDA cores go on with: f32 sums of fp8 products, scaled products.
+
+An iteration gets a slot, starts each product from zero, makes what does not depend on them, waits,
+gives the slot back, and does the rest of the loop body. While one warpgroup does that, the wgmmas
+of the others run, so that the tensor core stays busy without a second group in flight. Small
+blocks that the body loads for itself (scales) are loaded one iteration ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tiledsl.dtypes import int1
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import is_zero_tile
+from tiledsl.ws.analysis import needs_promotion
+from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.partition import Channel
+from tiledsl.ws.partition import constant_step
+
+if TYPE_CHECKING:
+    from tiledsl.ws.consumer import ConsumerBuilder
+
+AHEAD_ELEMENTS = 512
+"""A block that is loaded an iteration ahead has at most so many elements."""
+
+
+def parts_of_K(dot: mma.Dot) -> list[tuple[int, int]]:
+    """(first, count) of the parts of K that the tensor core may add up."""
+    assert isinstance(dot.a.type, TileType)
+    K = dot.a.type.shape[1]
+    if not needs_promotion(dot) or dot.promote >= K:
+        return [(0, 0)]
+    return [(k, min(dot.promote, K - k)) for k in range(0, K, dot.promote)]
+
+
+def made_from(body: Region, sources: list[Value]) -> set[int]:
+    """Ids of the ops of a body that depend on some values."""
+    known, out = set(sources), set[int]()
+    for op in body.ops:
+        inside = [v for r in op.regions for o in r.walk() for v in o.operands]
+        if any(v in known for v in (*op.operands, *inside)):
+            known.update(op.results)
+            out.add(op.id)
+    return out
+
+
+def address_ops(loop: For, load: Load) -> list[Op] | None:
+    """Ops of the loop body that the place of a load needs, in order.
+
+    None where they need more than the loop variable.
+    """
+    made = {r: op for op in loop.body.ops for r in op.results}
+    wanted: set[int] = set()
+    work = [v for v in load.operands if v is not load.tensor]
+    while work:
+        v = work.pop()
+        if v in loop.carried:
+            return None
+        op = made.get(v)
+        if op is None or op.id in wanted:
+            continue
+        if op.effect is not Effect.PURE or op.regions or isinstance(v.type, TileType):
+            return None
+        wanted.add(op.id)
+        work += op.operands
+    return [op for op in loop.body.ops if op.id in wanted]
+
+
+class PartialLoop:
+    """Emits one such loop into the consumer role that `maker` builds."""
+
+    def __init__(self, maker: ConsumerBuilder, found: DotLoop, channel: Channel) -> None:
+        self.maker = maker
+        self.b = maker.b
+        self.channel = channel
+        self.found = found
+        self.loop = found.loop
+        body = found.loop.body
+        operands = {o.op.id for o in found.loads}
+        self.views = [
+            op for op in body.ops if isinstance(op, Transpose) and self.is_operand(op, operands)
+        ]
+        dots = {d.id for d in found.dots}
+        late = made_from(body, [d.result for d in found.dots])
+        rest = [
+            o
+            for o in body.ops
+            if not isinstance(o, Yield) and o.id not in operands and o not in self.views
+        ]
+        self.ahead = [(op, a) for op in rest if (a := self.loads_ahead(op)) is not None]
+        early = {op.id for op, _ in self.ahead}
+        self.early = [
+            o for o in rest if o.id not in late and o.id not in dots and o.id not in early
+        ]
+        self.math = [o for o in rest if o.id in late and o.id not in dots]
+
+    def is_operand(self, op: Transpose, operands: set[int]) -> bool:
+        found = operand_load(op.result)
+        return found is not None and found[0].id in operands
+
+    def loads_ahead(self, op: Op) -> list[Op] | None:
+        """What a load needs that may be made for the next iteration; None for everything else.
+
+        A block load reads nothing outside of its tensor, also past the last iteration.
+        """
+        if not isinstance(op, Load) or op in [o.op for o in self.found.loads]:
+            return None
+        type_ = op.result.type
+        assert isinstance(type_, TileType)
+        small = type_.num_elements <= AHEAD_ELEMENTS
+        return address_ops(self.loop, op) if small else None
+
+    # ------------------------------------------------------------------ the loop
+    def build(self) -> None:
+        """The loop, with chunks of the tile before stored under its first iterations."""
+        maker, b, loop = self.maker, self.b, self.loop
+        step = constant_step(loop)
+        lower, upper = maker.loop_bounds(loop, step)
+        saved = dict(maker.map)
+        state = [*(maker.get(v) for v in loop.init), *self.load_ahead(lower)]
+        at = lower
+        for j in range(self.num_chunks):
+            at = lower if j == 0 else b.value(Add(lower, maker.like(lower, j * step)), loop.iv.name)
+            state = self.first(at, upper, state, j)
+        if self.num_chunks:
+            at = b.value(Add(lower, maker.like(lower, self.num_chunks * step)))
+        body = Region()
+        iv = body.add_arg(loop.iv.type, loop.iv.name)
+        args = [body.add_arg(v.type, n) for v, n in zip(state, self.names, strict=True)]
+        new = For(at, upper, maker.get(loop.step), tuple(state), body=body, loc=loop.loc)
+        with b.at(body), b.located(loop.loc):
+            b.add(Yield(tuple(self.iteration(iv, args, lambda: None))))
+        maker.map = saved
+        b.add(new)
+        for r, n in zip(new.results, self.names, strict=True):
+            r.name = n
+        values = list(new.results[: len(loop.carried)])
+        if maker.plan.split_k > 1:
+            values = maker.reduce_over_cluster(self.channel, values)
+        maker.map.update(zip(loop.results, values, strict=True))
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of a pending result."""
+        store = self.maker.deferred_store
+        return self.maker.stores[store.id].num_chunks if self.maker.pending and store else 0
+
+    @property
+    def names(self) -> list[str]:
+        return [v.name for v in (*self.loop.carried, *(o.results[0] for o, _ in self.ahead))]
+
+    def first(self, at: Value, upper: Value, state: list[Value], chunk: int) -> list[Value]:
+        """A peeled iteration, if the loop has it, over the store of a chunk."""
+        maker, b = self.maker, self.b
+        there = b.value(Compare("lt", at, upper), "has_slot")
+        names = tuple(self.names)
+        branch = If(there, result_types=tuple(v.type for v in state), names=names)
+        b.add(branch)
+        saved = dict(maker.map)
+        with b.at(branch.then), b.located(self.loop.loc):
+            b.add(Yield(tuple(self.iteration(at, state, lambda: maker.store_pending(chunk)))))
+        maker.map = saved
+        with b.at(branch.orelse):
+            maker.store_pending(chunk)
+            b.add(Yield(tuple(state)))
+        return list(branch.results)
+
+    # ------------------------------------------------------------------ one iteration
+    def iteration(
+        self, iv: Value, state: list[Value], under_products: Callable[[], None]
+    ) -> list[Value]:
+        """One iteration; `under_products` emits what else runs while the tensor core works."""
+        maker, b, loop = self.maker, self.b, self.loop
+        carried = len(loop.carried)
+        maker.map[loop.iv] = iv
+        maker.map.update(zip(loop.carried, state[:carried], strict=True))
+        for (op, _), v in zip(self.ahead, state[carried:], strict=True):
+            maker.map[op.results[0]] = v
+        maker.get_channel(self.channel)
+        maker.clone_into([*self.views])
+        products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
+        maker.clone_into(self.early)
+        step = maker.like(iv, constant_step(loop))
+        following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []
+        under_products()
+        self.finish(products)
+        maker.clone_into(self.math)
+        end = loop.body.terminator
+        assert isinstance(end, Yield)
+        return [*(maker.get(v) for v in end.values), *following]
+
+    def issue(self, dot: mma.Dot, part: tuple[int, int]) -> Value:
+        """Starts a product, or a part of it, from zero."""
+        maker, b = self.maker, self.b
+        type_ = dot.acc.type
+        assert isinstance(type_, TileType)
+        with b.located(dot.loc):
+            b.add(mma.Fence())
+            fresh = b.value(Undef(type_.shape, type_.dtype), "partial")
+            new = mma.Issue(
+                maker.get(dot.a),
+                maker.get(dot.b),
+                fresh,
+                b.value(Constant(0, int1)),
+                split=maker.plan.split,
+                swapped=maker.plan.swapped,
+                first_K=part[0],
+                count_K=part[1],
+                names=("partial",),
+            )
+            b.add(new)
+            b.add(mma.Commit())
+        return new.result
+
+    def finish(self, products: list[tuple[mma.Dot, Value]]) -> None:
+        """Waits for the products in order and adds their parts up; the slot goes back."""
+        b = self.b
+        for dot in self.found.dots:
+            self.maker.map.pop(dot.result, None)
+        for i, (dot, value) in enumerate(products):
+            pending = len(products) - 1 - i
+            wait = mma.Wait((value,), pending=pending, loc=dot.loc, names=("partial",))
+            b.add(wait)
+            if not pending:
+                b.add(aref.Consumed(self.channel.aref))
+            self.add_part(dot, wait.results[0])
+
+    def add_part(self, dot: mma.Dot, part: Value) -> None:
+        """Adds a part of a product to its dot's result so far."""
+        maker, b = self.maker, self.b
+        before = maker.map.get(dot.result)
+        if before is None and not is_zero_tile(dot.acc):
+            before = maker.get(dot.acc)
+        with b.located(dot.loc):
+            name = dot.result.name
+            maker.map[dot.result] = part if before is None else b.value(Add(before, part), name)
+
+    def load_ahead(self, iv: Value) -> list[Value]:
+        """The blocks that an iteration loads ahead, for a value of the loop variable."""
+        maker = self.maker
+        saved = dict(maker.map)
+        maker.map[self.loop.iv] = iv
+        out: list[Value] = []
+        for op, address in self.ahead:
+            maker.clone_into([*address, op])
+            out.append(maker.get(op.results[0]))
+        maker.map = saved
+        return out

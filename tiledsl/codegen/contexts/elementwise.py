@@ -147,8 +147,8 @@ def arithmetic(op: ops.Binary, e: Emission) -> Expression:
 
 @emits("elementwise.div")
 def div(op: ops.Div, e: Emission) -> Expression:
-    """Correctly rounded."""
-    return call(op, e, "div_rn")
+    """`div_full`: the correctly rounded form takes a branch and a call for each element."""
+    return call(op, e, "div_rn" if dtype_of(op.result).bits == 64 else "div_full")
 
 
 @emits("elementwise.floordiv", "elementwise.mod")

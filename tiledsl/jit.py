@@ -21,6 +21,7 @@ from tiledsl.call import probe
 from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.factors import factors_of
 from tiledsl.frontend.signature import signature_of
 from tiledsl.frontend.source import source_of
 from tiledsl.inspection import Inspected
@@ -35,6 +36,7 @@ from tiledsl.runtime.closure import closure_of
 from tiledsl.runtime.closure import precision_watched
 from tiledsl.runtime.closure import value_text
 from tiledsl.runtime.entry import Entry
+from tiledsl.runtime.guard import MAX_ENTRIES
 from tiledsl.runtime.guard import MISSING
 from tiledsl.runtime.guard import Guard
 from tiledsl.runtime.guard import Kind
@@ -52,6 +54,7 @@ from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
 from tiledsl.runtime.signature import dot_precision
 from tiledsl.runtime.signature import signature
+from tiledsl.stand_ins import stand_in
 from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
@@ -90,10 +93,14 @@ class JitFunction(Inspected):
         self._closure: Closure | None = None
         self.forget()
 
+    @functools.cached_property
+    def _factors(self) -> frozenset[str] | None:
+        return factors_of(self.fn)
+
     def forget(self) -> None:
         """Drops the programs of this process; the next launch finds or compiles them again."""
         self._programs: dict[Any, Program] = {}
-        self._by_types: dict[Any, Program] = {}
+        self._planned: dict[Any, dict[Any, Program]] = {}  # by argument types, then by extents
         self._guards: dict[Shape, Guard] = {}
         self._entries: dict[Any, Entry] = {}
         self.history: list[hooks.Specialisation] = []
@@ -177,7 +184,7 @@ class JitFunction(Inspected):
             (n, "constant" if n in self._constexprs else self._kind(n, call.runtime[n]))
             for n in self._params
         )
-        shape = Shape(kinds, self._by_value(call, sig), self._plain, self._defaults)
+        shape = Shape(kinds, self._by_value(call), self._plain, self._defaults, self._factors)
         if shape not in self._guards:
             self._guards[shape] = Guard(
                 self.fn.__name__, self._params, shape, self._slow, self._watched
@@ -230,7 +237,9 @@ class JitFunction(Inspected):
         return call
 
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
-        sig, device = signature(call.runtime, pointers=self._pointers, plain=self._plain)
+        sig, device = signature(
+            call.runtime, pointers=self._pointers, plain=self._plain, factors=self._factors
+        )
         for name, spec in zip(sig.names, sig.specs, strict=True):
             if isinstance(spec, ScalarSpec) and name not in self._pointers:
                 got = type(call.runtime[name]).__name__
@@ -249,13 +258,9 @@ class JitFunction(Inspected):
                     )
 
     # ------------------------------------------------------------------ programs
-    def _by_value(self, call: Call, sig: Signature) -> bool:
+    def _by_value(self, call: Call) -> bool:
         """Whether plans are chosen by extents, integers and the grid."""
-        return (
-            any(isinstance(s, TensorSpec) for s in sig.specs)
-            or any(isinstance(v, Auto) for v in call.constants.values())
-            or self.closure().has_dot
-        )
+        return any(isinstance(v, Auto) for v in call.constants.values()) or self.closure().has_dot
 
     def closure(self) -> Closure:
         """The closure of the kernel as it is now."""
@@ -271,7 +276,7 @@ class JitFunction(Inspected):
         constants = tuple((k, value_text(v)) for k, v in call.constants.items())
         options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion)
         types = (self.closure().digest, sig, constants, options, dot_precision())
-        if not self._by_value(call, sig):
+        if not self._by_value(call):
             return (types, ())
         values = tuple(
             tuple(v.shape)
@@ -286,6 +291,8 @@ class JitFunction(Inspected):
         key = self._key(call, sig, grid)
         found = self._programs.get(key)
         if found is None:
+            if len(self._programs) >= MAX_ENTRIES:
+                self._programs.clear()
             found = self._programs[key] = self._find(key, call, sig, grid)
         return found
 
@@ -298,13 +305,19 @@ class JitFunction(Inspected):
         program = program_key(digest, text, HOPPER.arch)
         found = PROGRAMS.find(program)
         origin = found.origin if found else "compiled"
-        if found is None and hooks.STATE.freeze != "off" and key[0] in self._by_types:
-            found, origin = self._by_types[key[0]], "reused"
+        planned = self._planned.setdefault(key[0], {})
+        if found is None:
+            frozen = hooks.STATE.freeze != "off"
+            found = stand_in(planned, values, always=frozen)
+            if found is not None and not frozen:
+                return found
+            origin = "reused" if found else "compiled"
         if found is None:
             hooks.unplanned(self.fn.__name__, hooks.cause_of(item, self.history))
             found = self.build(call, sig, grid)
             PROGRAMS.keep(program, found, {"name": self.fn.__name__, "call": item.facts})
-        self._by_types[key[0]] = found
+        if origin != "reused":
+            planned[values] = found
         seconds = time.perf_counter() - start
         self.history.append(hooks.Specialisation(item.facts, origin, seconds))
         for recorder in hooks.STATE.recorders:

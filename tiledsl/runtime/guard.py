@@ -59,12 +59,14 @@ class Shape:
 
     kinds: per parameter.  by_value: plans depend on extents, integers and the grid.
     plain: parameters whose integers are not looked at.  defaults: parameters that have one.
+    factors: parameters for which it matters that an integer is 1; None for all.
     """
 
     kinds: tuple[tuple[str, Kind], ...]
     by_value: bool
     plain: frozenset[str] = frozenset()
     defaults: frozenset[str] = frozenset()
+    factors: frozenset[str] | None = None
 
 
 def facts_of(shape: Shape) -> tuple[str, ...]:
@@ -212,7 +214,7 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
                 if shape.by_value:
                     key.append(name)
                 elif name not in shape.plain:
-                    key.append(f"({name} == 1 or ({name} & 15) + 2) if {name} > 0 else 0")
+                    key.append(_divisor(name, one=shape.factors is None or name in shape.factors))
             case "float" | "bool":
                 reads.append(f"v_{name} = {name}")
                 if shape.by_value:
@@ -222,6 +224,12 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
             case _:
                 pass
     return reads, key + _alignment(pointers)
+
+
+def _divisor(name: str, *, one: bool) -> str:
+    """What is known of an integer: its low bits, and of a factor whether it is 1."""
+    low = f"({name} == 1 or ({name} & 15) + 2)" if one else f"{name} & 15"
+    return f"{low} if {name} > 0 else -1"
 
 
 def _constant(name: str, *, has_default: bool) -> list[str]:

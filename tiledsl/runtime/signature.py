@@ -101,6 +101,7 @@ def signature(
     *,
     pointers: Collection[str] = (),
     plain: Collection[str] = (),
+    factors: Collection[str] | None = None,
 ) -> tuple[Signature, Device | None]:
     """The signature of a call, and the device of its tensors (None when there are no tensors).
 
@@ -108,6 +109,7 @@ def signature(
         args: bound arguments by name, without the constexpr ones.
         pointers: names of parameters that take tensors as pointers.
         plain: names of parameters whose integers are not looked at.
+        factors: names of parameters for which it matters that an integer is 1; None for all.
 
     Raises:
         LaunchError: an argument of an unsupported type or dtype, or tensors on different devices.
@@ -128,6 +130,8 @@ def signature(
                 )
         else:
             found = scalar_spec(name, value)
+            if found is _ONE and factors is not None and name not in factors:
+                found = _I32[1]
             if name in plain and isinstance(found, ScalarSpec):
                 found = ScalarSpec(found.dtype)
             specs.append(found)

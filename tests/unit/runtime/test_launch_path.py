@@ -110,16 +110,6 @@ def test_kinds_that_change_between_calls(fake):
     assert len(fake.launches) == 12
 
 
-def test_tensor_parameters_are_planned_by_extents(fake):
-    a, b = (torch.zeros(128, 128) for _ in range(2))
-    before = len(copy.history)
-    copy[(2, 2)](a, b)
-    copy[(2, 2)](a, b)
-    copy[(1, 2)](a[:64], b[:64])
-    assert len(copy.history) == before + 2
-    assert len(fake.launches) == 3
-
-
 def test_a_changed_global_makes_a_new_program(fake, monkeypatch):
     add, (x, y, o) = make_add(), tensors()
     add[(4,)](x, y, o, N)

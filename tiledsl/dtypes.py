@@ -117,6 +117,23 @@ def pointer_to(element: DType) -> DType:
     )
 
 
+FP8_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+
+
+def rounded(x: np.ndarray | np.generic | float, dtype: DType) -> np.ndarray:
+    """Numbers as floats of a dtype, to nearest even.
+
+    fp8 saturates, infinities too; other dtypes overflow to infinity.
+    """
+    array = np.asarray(x)
+    with np.errstate(all="ignore"):
+        if dtype.is_fp8:
+            largest = FP8_LARGEST[dtype.name]
+            array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+            array = np.asarray(np.where(np.isnan(array), array, np.clip(array, -largest, largest)))
+        return array.astype(dtype.numpy)
+
+
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
 BY_USER_NAME: dict[str, DType] = {d.user_name: d for d in ALL}
 
@@ -124,17 +141,19 @@ BY_USER_NAME: dict[str, DType] = {d.user_name: d for d in ALL}
 def promote(a: DType, b: DType) -> DType:
     """The common dtype of two operands of equal standing (Triton's rules).
 
-    float beats int; of two floats the wider wins, two different 16-bit floats (or fp8) give f32
-    (f16); of two ints the wider wins, and at equal width unsigned wins.
+    f64, then f32, then f16 win over everything else; bf16 with anything but bf16 gives f32; two
+    different fp8 formats give f16; fp8 wins over integers. Of two ints the wider wins, and at equal
+    width unsigned wins; bool gives way to both.
     """
     if a == b:
         return a
-    if a.is_float or b.is_float:
-        if not (a.is_float and b.is_float):
-            return a if a.is_float else b
-        if a.bits == b.bits:
-            return float32 if a.bits == 16 else float16
-        return a if a.bits > b.bits else b
+    for wide in (float64, float32, float16):
+        if wide in (a, b):
+            return wide
+    if bfloat16 in (a, b):
+        return float32
+    if a.is_fp8 or b.is_fp8:
+        return float16 if a.is_fp8 and b.is_fp8 else (a if a.is_fp8 else b)
     if a.kind == "bool":
         return b
     if b.kind == "bool":

@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import rounded
 from tiledsl.errors import CodegenError
 
 __all__ = ["MAX_COLUMNS", "indent", "is_packed", "literal", "memory_type", "scalar_type", "wrap"]
@@ -56,8 +57,7 @@ def _int_literal(value: int, dtype: DType) -> str:
 
 
 def _float_literal(value: float, dtype: DType) -> str:
-    with np.errstate(over="ignore"):
-        exact = float(np.asarray(value, np.float64).astype(dtype.numpy).astype(np.float64))
+    exact = float(rounded(np.float64(value), dtype).astype(np.float64))
     if dtype.bits == 64:
         if math.isnan(exact):
             return "__longlong_as_double(0x7ff8000000000000ll)"

@@ -8,9 +8,11 @@ from typing import Any
 from typing import cast
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import int1
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.branches import not_a_condition
+from tiledsl.frontend.conditional import Sides
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import expression
 from tiledsl.frontend.dispatch import fold
@@ -19,6 +21,7 @@ from tiledsl.frontend.scope import Frame
 from tiledsl.ir import operators
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
+from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
 from tiledsl.ir.operands import is_sequence
@@ -229,14 +232,20 @@ def _contains(item: object, container: object) -> bool:
 
 @expression(ast.IfExp)
 def lower_conditional(frame: Frame, node: ast.IfExp) -> object:
-    """`a if condition else b`: one branch when the condition is known, a select otherwise."""
+    """`a if condition else b`: one side when the condition is known.
+
+    Otherwise a select, or, where a side reads or writes memory, a branch: only one side runs.
+    """
     condition = evaluate(frame, node.test)
     if not isinstance(condition, Value):
         return evaluate(frame, node.body if condition else node.orelse)
     if not isinstance(condition.type, ScalarType):
         raise not_a_condition(condition, "if ... else")
-    chosen = [evaluate(frame, branch) for branch in (node.body, node.orelse)]
-    return _select(frame, node, condition, chosen[0], chosen[1])
+    sides = Sides(frame, node)
+    if sides.are_pure:
+        sides.release()
+        return _select(frame, node, condition, *sides.values)
+    return sides.choose(as_value(frame.mark(node), condition, int1))
 
 
 def _select(frame: Frame, node: ast.IfExp, condition: Value, x: object, y: object) -> object:

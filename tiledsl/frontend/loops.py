@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import TypeVar
 from typing import cast
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import int64
+from tiledsl.dtypes import promote
+from tiledsl.dtypes import uint32
 from tiledsl.errors import InternalError
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
@@ -116,7 +120,9 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
 
 
 def _widest(bounds: tuple[object, ...]) -> DType:
-    return max((literal_dtype(cast("int", x)) for x in bounds), key=lambda d: d.bits)
+    """The dtype of a loop over numbers: signed, so that it may count below zero."""
+    held = functools.reduce(promote, (literal_dtype(cast("int", x)) for x in bounds))
+    return int64 if held == uint32 else held
 
 
 def _settle(

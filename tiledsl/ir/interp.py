@@ -20,6 +20,7 @@ from typing import cast
 import numpy as np
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import rounded
 from tiledsl.errors import InternalError
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
@@ -226,7 +227,9 @@ def _bind_one(value: Value, given: Any, memory: GlobalMemory) -> Any:
             array = _array(value, given, dtype.element)
             return np.asarray(memory.add(array, value.name, offset=offset), dtype=np.int64)
         case ScalarType():
-            return np.asarray(given).astype(type_.dtype.numpy)
+            array = np.asarray(given)
+            is_float = type_.dtype.is_float
+            return rounded(array, type_.dtype) if is_float else array.astype(type_.dtype.numpy)
         case _:
             raise LaunchError(f"{value.name}: a kernel takes no argument of type {type_}")
 

@@ -18,6 +18,7 @@ from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
 from tiledsl.dtypes import promote
+from tiledsl.dtypes import uint32
 from tiledsl.dtypes import uint64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.builder import Builder
@@ -93,11 +94,14 @@ def not_an_operand(x: object, what: str) -> TypeMismatch:
 
 
 def literal_dtype(x: bool | int | float) -> DType:
-    """The dtype of a number alone: bool i1, int i32 (i64, u64 if it does not fit), float f32."""
+    """The dtype of a number alone: bool i1, float f32 (f64 beyond its range).
+
+    An int is the first of i32, u32, i64, u64 that holds it.
+    """
     if isinstance(x, bool):
         return int1
     if isinstance(x, int):
-        return next((d for d in (int32, int64, uint64) if _fits(x, d)), int64)
+        return next((d for d in (int32, uint32, int64, uint64) if _fits(x, d)), int64)
     return float64 if math.isfinite(x) and abs(x) >= _FLOAT32_MAX else float32
 
 

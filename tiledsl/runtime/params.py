@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import operator
 import struct
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Literal
+from typing import SupportsFloat
 from typing import assert_never
 
 import numpy as np
@@ -24,6 +26,7 @@ from tiledsl.codegen.module import ShapeParam
 from tiledsl.codegen.module import StrideParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import rounded
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
 from tiledsl.runtime.tensor_map import MAP_BYTES
@@ -31,6 +34,8 @@ from tiledsl.runtime.tensor_map import encoder
 
 Grid = tuple[int, int, int]
 MAP_ALIGN_BYTES = 64
+FLOAT32_LIMIT = 2.0**128 - 2.0**103
+"""The least number that rounds to an infinity of f32."""
 
 _SCALARS = {
     "i1": "?",
@@ -251,6 +256,12 @@ class PackText:
         return name
 
 
+def _single(value: SupportsFloat) -> float:
+    """A number that `struct` packs as an f32: beyond the range of f32 an infinity."""
+    number = float(value)
+    return math.copysign(math.inf, number) if abs(number) >= FLOAT32_LIMIT else number
+
+
 def _converter(dtype: DType) -> Callable[[object], object]:
     """Python scalar -> the value that `struct` packs for a dtype."""
     if dtype.kind == "bool":
@@ -258,10 +269,10 @@ def _converter(dtype: DType) -> Callable[[object], object]:
     if dtype.is_int:
         return operator.index  # type: ignore[return-value]
     if dtype.bits >= 32:
-        return float  # type: ignore[return-value]
+        return float if dtype.bits == 64 else _single  # type: ignore[return-value]
     bits = np.dtype(f"u{dtype.bytes}")
 
     def narrow(value: object) -> int:
-        return int(np.asarray(value, np.float64).astype(dtype.numpy).view(bits)[()])
+        return int(rounded(np.asarray(value, np.float64), dtype).view(bits)[()])
 
     return narrow

@@ -14,6 +14,7 @@ import numpy as np
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
+from tiledsl.dtypes import rounded
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -66,8 +67,7 @@ class Constant(Op, opcode="elementwise.constant"):
             if self.dtype.is_signed and v >= bits >> 1:
                 v -= bits
             return np.asarray(v, dtype=self.dtype.numpy)
-        with np.errstate(over="ignore"):
-            return np.asarray(self.value).astype(self.dtype.numpy)
+        return rounded(self.value, self.dtype)
 
 
 class Binary(Op):
@@ -290,10 +290,8 @@ class Cast(Op, opcode="elementwise.cast"):
                 out = np.where(big | small, 0.0, x).astype(self.dtype.numpy)
                 ends = _where(small, info.min, out)
                 return _where(big, info.max, ends).astype(self.dtype.numpy)
-            if self.dtype.is_fp8:
-                lim = 448.0 if self.dtype.name == "e4m3" else 57344.0
-                x = wide(a).astype(np.float32)
-                return _where(np.isnan(x), x, np.clip(x, -lim, lim)).astype(self.dtype.numpy)
+            if self.dtype.is_float:
+                return rounded(wide(a), self.dtype)
             return a.astype(self.dtype.numpy)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 from typing import cast
 
+import numpy as np
+
 from tiledsl.dtypes import DType
 from tiledsl.errors import SyntaxNotSupported
-from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir import ptx
 from tiledsl.ir.broadcasting import broadcast_value
 from tiledsl.ir.broadcasting import unify
 from tiledsl.ir.builder import Builder
@@ -27,6 +29,7 @@ from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tile_functions import as_scalar
+from tiledsl.ir.ptx_forms import Bits
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -62,6 +65,37 @@ def registers_of(dtype: DType, pack: int, letters: Sequence[str], what: str) -> 
     return count
 
 
+def packed(array: Any, pack: int, count: int, letters: list[str]) -> list[Bits]:
+    """Registers of `count` groups of `pack` elements; takes their letters off the list.
+
+    The last group is filled up with the last element.
+    """
+    raw = np.ascontiguousarray(array).view(f"u{array.itemsize}").ravel().astype(np.uint64)
+    groups = np.pad(raw, (0, count * pack - raw.size), mode="edge").reshape(count, pack)
+    bits = 8 * array.itemsize
+    out: list[Bits] = []
+    k = 0
+    while k < pack:
+        many = min(max(1, REGISTER_BITS[letters.pop(0)] // bits), pack - k)
+        parts = [groups[:, k + j] << np.uint64(bits * j) for j in range(many)]
+        out.append(np.bitwise_or.reduce(parts))
+        k += many
+    return out
+
+
+def unpacked(registers: Sequence[Bits], dtype: DType, pack: int, letters: Sequence[str]) -> Any:
+    """The elements of result registers, group by group."""
+    bits = 8 * dtype.bytes
+    columns: list[Bits] = []
+    for register, letter in zip(registers, letters, strict=True):
+        many = max(1, REGISTER_BITS[letter] // bits)
+        columns += [register >> np.uint64(bits * j) for j in range(many)]
+    flat = np.stack(columns[:pack], axis=1).ravel()
+    if dtype.kind == "bool":
+        return (flat & np.uint64(255)) != 0
+    return flat.astype(f"u{dtype.bytes}").view(dtype.numpy)
+
+
 class InlineAsm(Op, opcode="tile.inline_asm"):
     """PTX that runs once for every `pack` elements.
 
@@ -95,10 +129,21 @@ class InlineAsm(Op, opcode="tile.inline_asm"):
         return tuple(types[0].with_dtype(d) for d in self.dtypes)
 
     def evaluate(self, *arrays: Any) -> Any:
-        raise TileError(
-            "inline assembly does not run in the interpreter",
-            hint="use the functions of tiledsl.language, or run the kernel on a GPU",
-        )
+        outputs, inputs = constraint_letters(self.constraints)
+        count = -(-np.asarray(arrays[0]).size // self.pack)
+        registers: list[Bits] = []
+        for array in arrays:
+            registers += packed(np.asarray(array), self.pack, count, inputs)
+        made = ptx.run(self.asm, len(outputs), registers)
+        results: list[Any] = []
+        for dtype in self.dtypes:
+            many = registers_of(dtype, self.pack, outputs, "the results")
+            letters, bits = outputs[:many], made[:many]
+            del outputs[:many], made[:many]
+            flat = unpacked(bits, dtype, self.pack, letters)
+            size = np.asarray(arrays[0]).size
+            results.append(flat[:size].reshape(np.shape(arrays[0])))
+        return tuple(results)
 
 
 class InlineAsmEffect(InlineAsm, opcode="tile.inline_asm_effect", effect=Effect.WRITE):

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from tiledsl import language
+from tiledsl.errors import PipelineStall
 from tiledsl.errors import TileError
 from tiledsl.hooks import freeze
 from tiledsl.ir.markers import constexpr
@@ -37,6 +38,7 @@ __all__ = [
     "Config",
     "JITFunction",
     "JitFunction",
+    "PipelineStall",
     "TensorDescriptor",
     "TileError",
     "autotune",

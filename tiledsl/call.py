@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from tiledsl.codegen.module import Build
 from tiledsl.errors import LaunchError
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import unwrap
@@ -21,6 +24,7 @@ GridLike = Callable[[Mapping[str, Any]], Sequence[int] | int] | Sequence[int] | 
 
 FLAGS = frozenset(
     {
+        "debug",
         "enable_fp_fusion",
         "fast_math",
         "persistent",
@@ -30,11 +34,11 @@ FLAGS = frozenset(
     }
 )
 OWN = frozenset(
-    {f.name for f in fields(Overrides)} | {"enable_fp_fusion", "fast_math", "num_warps"}
+    {f.name for f in fields(Overrides)}
+    | {"debug", "delay", "enable_fp_fusion", "fast_math", "num_warps"}
 )
 IGNORED = frozenset(
     {
-        "debug",
         "enable_reflect_ftz",
         "kpack",
         "launch_cooperative_grid",
@@ -65,6 +69,7 @@ class Call:
     num_warps: int | None
     fast_math: bool = False
     fp_fusion: bool = True
+    build: Build = field(default_factory=Build)
 
     @property
     def nvrtc_options(self) -> tuple[str, ...]:
@@ -112,7 +117,24 @@ def bind_call(
         raise LaunchError(f"launch option num_warps: expected 1 to {MAX_WARPS}, got {num_warps!r}")
     fast_math = bool(options.pop("fast_math", False))
     fusion = options.pop("enable_fp_fusion", None)
-    return Call(runtime, constants, Overrides(**options), num_warps, fast_math, fusion is not False)
+    build = build_of(options.pop("debug", None), options.pop("delay", None))
+    overrides = Overrides(**options)
+    return Call(runtime, constants, overrides, num_warps, fast_math, fusion is not False, build)
+
+
+def build_of(debug: bool | None, delay: int | None) -> Build:
+    """The build that a call asks for; what it leaves open is the environment's to say.
+
+    `TILEDSL_DEBUG=1` and `TILEDSL_DELAY=SEED`. Raises LaunchError for a seed that is none.
+    """
+    if debug is None:
+        debug = os.environ.get("TILEDSL_DEBUG", "").strip().lower() in ("1", "true", "on")
+    text = os.environ.get("TILEDSL_DELAY", "").strip()
+    if delay is None and text:
+        if not text.isdigit():
+            raise LaunchError(f"TILEDSL_DELAY must be a positive int, got {text!r}")
+        delay = int(text)
+    return Build(debug, (delay or 0) & 0xFFFFFFFF)
 
 
 def check_options(options: Mapping[str, Any]) -> None:

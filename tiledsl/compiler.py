@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.codegen.kernel import emit_kernel
+from tiledsl.codegen.module import Build
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.errors import CodegenError
@@ -140,6 +141,7 @@ class Request:
     dump: Path | None = None
     nvrtc_options: tuple[str, ...] = ()
     views: tuple[TensorView, ...] = ()
+    build: Build = field(default_factory=Build)
 
 
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
@@ -358,6 +360,7 @@ def lower_roles(
         "arg_names": tuple(a.name for a in out.args),
         "min_blocks": 1,
         "pdl": plan.pdl,
+        "build": request.build,
     }
     module = emit_kernel(out, target)
     made = Kernel(module, dict(out.constants), plan, smem, notes=notes)
@@ -384,6 +387,7 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
         "grid": GridSpec(),
         "arg_names": tuple(a.name for a in graph.args),
         "min_blocks": 1,
+        "build": request.build,
     }
     module = emit_kernel(out, request.target)
     return Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
@@ -396,6 +400,8 @@ def compile_kernel(request: Request) -> Kernel:
     is. Where that does not fit, the first specialised one that merely spills is taken.
     Raises: TileError from any step.
     """
+    if request.build != Build():
+        return rebuild(request)
     spilled: Kernel | None = None
     try:
         for made in modules(request):
@@ -410,6 +416,25 @@ def compile_kernel(request: Request) -> Kernel:
         spilled.notes.append(f"registers spill, and in a single role: {error.message}")
         return spilled
     raise InternalError("no kernel could be compiled")
+
+
+def rebuild(request: Request) -> Kernel:
+    """The plan that the plain build takes, in the build that is asked for.
+
+    The last one, in a single role, where assertions keep the kernel from that plan.
+    """
+    plain = compile_kernel(replace(request, build=Build()))
+    last: Kernel | None = None
+    for made in modules(request):
+        last = made
+        if made.plan == plain.plan and made.constants == plain.constants:
+            break
+        made.rejected = f"plan given up ({made.plan.describe()}): the plain build does not take it"
+    if last is None:
+        raise InternalError("no kernel could be compiled")
+    last.rejected = ""
+    last.compiled = KERNELS.get(last.module, request.target, options=request.nvrtc_options)
+    return last
 
 
 def rejection(request: Request, made: Kernel) -> str:

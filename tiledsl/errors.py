@@ -10,6 +10,7 @@ TileError
 |- CodegenError         no CUDA form for an op
 |- NvrtcError           NVRTC rejected or serialised the emitted text
 |- LaunchError          wrong arguments, device or driver state at launch
+|- PipelineStall        a debug build gave up a wait for a barrier
 `- InternalError        a bug of the compiler; names the pass, asks for a report
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import linecache
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import fields
 from dataclasses import replace
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "NameUnresolved",
     "Note",
     "NvrtcError",
+    "PipelineStall",
     "ResourceError",
     "ScheduleError",
     "SourceLoc",
@@ -168,6 +171,27 @@ class NvrtcError(TileError):
 
 class LaunchError(TileError):
     """A launch with wrong arguments, or on a device that cannot run the kernel."""
+
+
+@dataclass(eq=False)
+class PipelineStall(TileError):
+    """A launch of a debug build in which a wait lasted too long; its output is undefined.
+
+    role: who waited.  kind: `full` or `empty` slot of a channel, or `named` barrier.  channel: its
+    name.  slot: in the ring (of a named barrier its id).  parity: of the phase waited for.
+    count: ring steps before the wait.  block: the CTA.
+    """
+
+    role: str = ""
+    kind: str = ""
+    channel: str = ""
+    slot: int = 0
+    parity: int = 0
+    count: int = 0
+    block: tuple[int, int, int] = (0, 0, 0)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), tuple(getattr(self, f.name) for f in fields(self)))
 
 
 class InternalError(TileError):

@@ -66,6 +66,7 @@ def request_of(
         HOPPER,
         dump,
         call.nvrtc_options,
+        build=call.build,
     )
 
 

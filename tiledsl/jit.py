@@ -163,7 +163,7 @@ class JitFunction(Inspected):
         self._watch_precision(sig)
         guard = self._guard(call, sig)
         constants = {**call.constants, **program.chosen}
-        if any(kind == "other" for _, kind in guard.shape.kinds):
+        if program.module.is_debug or any(kind == "other" for _, kind in guard.shape.kinds):
             user = normalize_grid(grid, constants, call.runtime)
             stream = driver.raw_stream()(device.index)
             program.launcher.launch(call.runtime, user, device.index, stream)
@@ -274,7 +274,7 @@ class JitFunction(Inspected):
     def _key(self, call: Call, sig: Signature, grid: GridLike) -> Any:
         """(types, values): what decides a program, as far as it is known before compiling."""
         constants = tuple((k, value_text(v)) for k, v in call.constants.items())
-        options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion)
+        options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion, call.build)
         types = (self.closure().digest, sig, constants, options, dot_precision())
         if not self._by_value(call):
             return (types, ())
@@ -347,6 +347,8 @@ class JitFunction(Inspected):
             facts["num_warps"] = str(call.num_warps)
         facts |= {"fast_math": "True"} if call.fast_math else {}
         facts |= {} if call.fp_fusion else {"enable_fp_fusion": "False"}
+        facts |= {"debug": "True"} if call.build.debug else {}
+        facts |= {"delay": str(call.build.delay)} if call.build.delay else {}
         return facts | ({} if grid is None else {"grid": str(grid)})
 
     def explain_recompiles(self) -> str:

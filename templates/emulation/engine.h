@@ -172,7 +172,7 @@ struct Machine {
   // Copies that somebody may wait for on an mbarrier; work that its own thread's wait does at the latest.
   std::vector<Agent> arrivals, background;
   std::vector<u8*> stacks;
-  u64 random = 0, ticks = 0, progress = 0;
+  u64 random = 0, ticks = 0, progress = 0, leaps = 0;
   u32 agent_period = 0, preempt_period = 0;   // 0: never before it must be
   bool runs_background = false;               // ahead of its wait
   u32 elected = 0;                            // the lane that elect.sync picks

@@ -27,6 +27,7 @@ extern Thread* self;
 [[noreturn]] void fault(const char* format, ...);
 void step();                                  // another thread may run here
 u64 clock();
+u64 global_timer();                           // nanoseconds; leaps when no thread can go on
 
 // ------------------------------------------------------------------ warp
 enum class Shuffle { idx, up, down, bfly };

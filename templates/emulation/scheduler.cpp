@@ -186,6 +186,7 @@ bool retry_waits() {
       any = true;
     }
   }
+  machine.leaps += any;
   return any;
 }
 
@@ -308,7 +309,7 @@ void reset(const Launch& launch) {
   machine.runs_background = machine.is_random && draw(3) != 0;
   machine.preempt_period = machine.is_random ? preempt_periods[draw(4)] : 0;
   machine.elected = machine.is_random ? (u32)draw(32) : 0;
-  machine.ticks = machine.progress = 0;
+  machine.ticks = machine.progress = machine.leaps = 0;
   machine.has_fault = false;
   machine.report.clear();
   idle_wakes = 0;
@@ -355,6 +356,11 @@ void step() {
 u64 clock() {
   step();
   return machine.ticks;
+}
+
+u64 global_timer() {
+  constexpr u64 LEAP_NS = 1ull << 36;       // longer than any wait lasts
+  return 1 + machine.ticks + machine.leaps * LEAP_NS;
 }
 
 void add_arrival(std::function<void()> run) { machine.arrivals.push_back({std::move(run), nullptr}); }

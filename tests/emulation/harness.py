@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,17 +81,7 @@ def replaced(module: KernelModule, old: str, new: str, count: int = 1) -> Kernel
         pattern, lambda m: m.expand(new) if "\\g" in new else new, module.source, count=count
     )
     assert found, f"the kernel has no {old!r}:\n{module.source}"
-    return KernelModule(
-        module.name,
-        text,
-        module.headers,
-        module.params,
-        module.num_threads,
-        module.smem_bytes,
-        module.cluster_size,
-        module.grid,
-        module.pdl,
-    )
+    return replace(module, source=text)
 
 
 def bits_of(array: np.ndarray) -> np.ndarray:

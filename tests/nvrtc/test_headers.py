@@ -301,9 +301,9 @@ def test_header_includes_only_ours() -> None:
         assert set(re.findall(r'#include\s+[<"]([^>"]+)', text)) <= known, name
 
 
-def test_watchdog_compiles_without_trap() -> None:
+def test_debug_build_compiles_without_trap() -> None:
     source = PRELUDE + "using namespace tdsl;\n" + MBARRIER
-    assert_clean(compile_log(source, "-DTDSL_WATCHDOG"))
+    assert_clean(compile_log(source, "-DTDSL_DEBUG"))
 
 
 def _operands() -> list[tuple[dt.DType, dt.DType, dt.DType]]:

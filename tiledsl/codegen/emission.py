@@ -15,6 +15,8 @@ from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.inline_asm import AsmFunctions
 from tiledsl.codegen.mma_functions import MmaFunctions
+from tiledsl.codegen.module import Build
+from tiledsl.codegen.module import Site
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.params import Params
 from tiledsl.codegen.registry import Tie
@@ -77,13 +79,18 @@ class Expression:
 class Place:
     """Which threads run the code being rendered, and which of its local names the text uses.
 
-    first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it.
+    first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it, in the num_ctas
+    CTAs of a cluster that run it together.
+    name, is_single: of a role: its name, whether one thread runs it.
     """
 
     first_warpgroup: int
     num_warpgroups: int
     num_warps: int
+    num_ctas: int = 1
     used: set[str] = field(default_factory=set[str])
+    name: str = ""
+    is_single: bool = False
 
     @property
     def groups(self) -> int:
@@ -91,11 +98,22 @@ class Place:
         return max(1, self.num_warps // 4)
 
 
+@dataclass
+class Watch:
+    """What a debug build adds: shared memory from start to end, warps by named barrier, sites."""
+
+    start_bytes: int
+    end_bytes: int
+    named_warps: dict[int, int]
+    sites: list[Site] = field(default_factory=list[Site])
+
+
 class Emission:
     """State of one kernel's rendering.
 
     raw: elements of packed tiles as they lie in memory, for values that are such elements.
     notes: names that belong to an op whose region is being rendered.
+    build: how the kernel is built.  watch: of a debug build.
     """
 
     def __init__(self, graph: TileGraph, target: Target) -> None:
@@ -110,6 +128,8 @@ class Emission:
         self.inline = AsmFunctions()
         self.num_threads = int(graph.facts["num_threads"])
         self.cluster_size = int(graph.facts.get("cluster_size", 1))
+        self.build: Build = graph.facts.get("build", Build())
+        self.watch: Watch | None = None
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
         self.raw: dict[Value, str] = {}

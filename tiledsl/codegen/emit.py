@@ -17,6 +17,7 @@ from tiledsl.codegen.environment import environment
 from tiledsl.codegen.registry import context_of
 from tiledsl.codegen.registry import enter_of
 from tiledsl.codegen.registry import yield_of
+from tiledsl.codegen.watch import delays
 from tiledsl.errors import SourceLoc
 from tiledsl.errors import TileError
 from tiledsl.ir.op import Op
@@ -65,6 +66,7 @@ class Walker:
         body = _lines([*head, text])
         if not body:
             return ""
+        body = delays(op, emission) + body
         return (comment if op.regions else self._comment(op.loc)) + body
 
     def _context(self, op: Op, bodies: list[str]) -> object | None:

@@ -45,11 +45,17 @@ def environment() -> Environment:
 
 
 @cache
-def headers() -> tuple[tuple[str, str], ...]:
-    """Include name and text of every device header, sorted: `("tiledsl/fence.cuh", "...")`."""
+def headers(*, debug: bool = False) -> tuple[tuple[str, str], ...]:
+    """Include name and text of every device header, sorted: `("tiledsl/fence.cuh", "...")`.
+
+    debug: as a debug build has them.
+    """
     include = template_root() / "include"
     paths = sorted((include / "tiledsl").glob("*.cuh"))
-    return tuple((p.relative_to(include).as_posix(), p.read_text(encoding="utf-8")) for p in paths)
+    texts = {p.relative_to(include).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+    if debug:
+        texts["tiledsl/build.cuh"] += "#define TDSL_DEBUG 1\n"
+    return tuple(texts.items())
 
 
 def render(template: str, **variables: object) -> str:

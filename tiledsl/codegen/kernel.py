@@ -13,6 +13,9 @@ from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.params import declaration
 from tiledsl.codegen.places import place_declarations
+from tiledsl.codegen.watch import watch_end
+from tiledsl.codegen.watch import watch_of
+from tiledsl.codegen.watch import watch_start
 from tiledsl.errors import CodegenError
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
@@ -28,7 +31,7 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
     Args:
         graph: at MACHINE level. Its facts hold `num_threads`, `smem_bytes` (dynamic shared memory),
         `cluster_size`, `grid` (GridSpec), `arg_names` (user names of the arguments in order) and
-        optionally `min_blocks` and `pdl`.
+        optionally `min_blocks`, `pdl` and `build` (Build).
         target: the architecture.
 
     Raises:
@@ -38,8 +41,10 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
     if graph.level is not Level.MACHINE:
         raise CodegenError(f"kernel {graph.name} is at level {graph.level.name}, expected MACHINE")
     emission = Emission(graph, target)
+    watch = watch_of(graph, target) if emission.build.debug else None
+    emission.watch = watch
     body = Walker(emission).region(graph.body)
-    smem_bytes = int(graph.facts.get("smem_bytes", 0))
+    smem_bytes = watch.end_bytes if watch else int(graph.facts.get("smem_bytes", 0))
     params = emission.params.ordered()
     source = render(
         "kernel.cu.j2",
@@ -56,19 +61,23 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         smem_bytes=smem_bytes,
         body=indent(
             "".join(f"{line}\n" for line in place_declarations(emission.place, is_role=False))
+            + watch_start(emission)
             + body
+            + watch_end(emission)
         ),
     )
     return KernelModule(
         name=graph.name,
         source=wrap(source),
-        headers=headers(),
+        headers=headers(debug=emission.build.debug),
         params=params,
         num_threads=emission.num_threads,
         smem_bytes=smem_bytes,
         cluster_size=emission.cluster_size,
         grid=graph.facts.get("grid", GridSpec()),
         pdl=bool(graph.facts.get("pdl", False)),
+        is_debug=emission.build.debug,
+        sites=tuple(watch.sites) if watch else (),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Literal
 
 from tiledsl.dtypes import DType
+from tiledsl.errors import SourceLoc
 
 _INCLUDE = re.compile(r'\s*#include "([^"]+)"')
 
@@ -122,12 +123,39 @@ class GridSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Build:
+    """How a kernel is built, beside what it computes.
+
+    debug: waits are given up after a time and tell the host where they stood; assertions are kept.
+    delay: seed of random delays of all roles, 0 for none.
+    """
+
+    debug: bool = False
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where a role of a debug build waits.
+
+    kind: `full` or `empty` slots of a channel, or `named` barrier.
+    """
+
+    role: str
+    kind: str
+    channel: str
+    depth: int
+    loc: SourceLoc | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelModule:
     """A kernel ready for NVRTC.
 
     name: the extern "C" entry point.  source: CUDA C++ that includes the headers by name.
     headers: (include name, text) pairs handed to NVRTC in memory.
     num_threads: threads of a CTA (one-dimensional).  smem_bytes: dynamic shared memory.
+    sites: of a debug build, the places where it waits, by number from 1.
     """
 
     name: str
@@ -139,6 +167,8 @@ class KernelModule:
     cluster_size: int = 1
     grid: GridSpec = field(default_factory=GridSpec)
     pdl: bool = False
+    is_debug: bool = False
+    sites: tuple[Site, ...] = ()
 
     @property
     def standalone(self) -> str:

@@ -24,6 +24,7 @@ _KEYWORDS = frozenset((
 _LOCALS = frozenset((
     "smem", "smem_base", "warpgroup", "warp", "lane", "leader", "i", "j", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "warpSize", "min", "max", "tdsl", "signbit", "isinf", "isnan",
+    "jitter", "named_barriers", "watched",
 ))  # fmt: skip
 _TEMPLATE = r"^(?:template <.*?> )?"
 _DEFINITION = re.compile(

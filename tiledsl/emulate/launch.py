@@ -15,6 +15,9 @@ from tiledsl.emulate.pack import Arguments
 from tiledsl.emulate.places import resolve
 from tiledsl.runtime.launcher import check_user_grid
 from tiledsl.runtime.launcher import launch_grid
+from tiledsl.runtime.watch import STATE_BYTES
+from tiledsl.runtime.watch import fresh_state
+from tiledsl.runtime.watch import stall_of
 
 __all__ = ["run"]
 
@@ -59,6 +62,7 @@ def run(
 
     Raises:
         EmulationFault: a deadlock, a race with a copy, a stray access, a misused barrier, ...
+        PipelineStall: a wait of a debug build was given up.
         NotEmulated: the text has no emulation.
         LaunchError: wrong arguments or grid.
     """
@@ -84,6 +88,8 @@ def run(
     text = ctypes.create_string_buffer(REPORT_BYTES)
     loaded = _load(library)
     entry = ctypes.cast(loaded.emu_entry, ctypes.c_void_p)
+    if module.is_debug:
+        _state(loaded)[:] = fresh_state()
     failed = loaded.emu_launch(
         ctypes.byref(launch), entry, arguments.pointers, text, ctypes.c_size_t(REPORT_BYTES)
     )
@@ -91,9 +97,17 @@ def run(
     if failed:
         report = resolve(text.value.decode(), library)
         raise EmulationFault(f"{module.name} (seed {seed}): {report}")
+    stall = stall_of(module, bytes(_state(loaded)), grid) if module.is_debug else None
+    if stall is not None:
+        raise stall
     if any(counters):
         raise EmulationFault(f"{module.name} (seed {seed}): the tile counters are not set back")
     arguments.finish()
+
+
+def _state(loaded: ctypes.CDLL) -> ctypes.Array[ctypes.c_uint8]:
+    """What a debug build leaves for the host."""
+    return (ctypes.c_uint8 * STATE_BYTES).in_dll(loaded, "tdsl_stall")
 
 
 def _take_counters(loaded: ctypes.CDLL) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import threading
@@ -289,3 +290,35 @@ def pdl_attribute() -> object:
     attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return attribute
+
+
+def global_of(kernel: Function, name: str) -> int:
+    """Address of a variable of a kernel's module. Raises LaunchError."""
+    found = bindings().cuModuleGetGlobal(kernel.module, name.encode())
+    address, _ = cast("tuple[SupportsInt, int]", check(found, f"find variable {name}"))
+    return int(address)
+
+
+def write(address: int, data: bytes) -> None:
+    """Copies to device memory, and waits for it."""
+    held = ctypes.create_string_buffer(data, len(data))
+    check(bindings().cuMemcpyHtoD(address, ctypes.addressof(held), len(data)), "write a variable")
+
+
+def read(address: int, buffer: ctypes.Array[ctypes.c_char]) -> None:
+    """Fills a buffer from device memory."""
+    size = ctypes.sizeof(buffer)
+    check(bindings().cuMemcpyDtoH(ctypes.addressof(buffer), address, size), "read a variable")
+
+
+def synchronize(stream: int, what: str) -> None:
+    """Waits for the end of a stream's work. Raises LaunchError where some of it failed."""
+    check(bindings().cuStreamSynchronize(stream), what)
+
+
+def check_not_capturing(stream: int, what: str) -> None:
+    """Raises LaunchError where a CUDA graph captures the stream."""
+    cuda = bindings()
+    status = check(cuda.cuStreamIsCapturing(stream), "state of the stream")
+    if status != cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE:
+        raise LaunchError(f"{what}, which a CUDA graph cannot capture")

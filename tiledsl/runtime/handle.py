@@ -33,6 +33,9 @@ class Handle:
         """A handle for arguments of a device. Raises LaunchError."""
         loaded = launcher.load(device)
         grid = None if 0 in user_grid else launcher.grid(loaded, user_grid)
+        if launcher.module.is_debug:
+            submit = launcher.bind(args, user_grid, device)
+            return _made(lambda _: submit(driver.raw_stream()(device)), args, grid)
         run = _nothing if grid is None else _launch(launcher, device, args, user_grid, grid)
         return _made(run, args, grid)
 

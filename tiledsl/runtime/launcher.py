@@ -15,6 +15,7 @@ from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.runtime.params import Frame
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import Packer
+from tiledsl.runtime.watch import Watcher
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
 
@@ -98,7 +99,7 @@ class Launcher:
     """A kernel ready to launch; loads itself on each device at the first use there.
 
     Thread-safe. A launch neither synchronises nor allocates device memory, so a CUDA graph can
-    capture it.
+    capture it; only one of a debug build waits for its end, and raises PipelineStall.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Launcher:
         self._loaded: dict[int, Loaded] = {}
         self._lock = threading.Lock()
         self._frames = threading.local()
+        self._watcher = Watcher(module) if module.is_debug else None
 
     def launch(
         self, args: Mapping[str, object], user_grid: Grid, device_index: int, stream: int
@@ -185,6 +187,11 @@ class Launcher:
 
     def submit(self, loaded: Loaded, grid: Grid, frame: Frame, stream: int) -> None:
         """One launch, in the context of the device whatever the thread's context is."""
+        if self._watcher is not None:
+            self._watcher.run(
+                loaded.kernel, grid, stream, lambda: self._call(loaded, grid, frame, stream)
+            )
+            return
         if driver.current_context() == loaded.context:
             self._call(loaded, grid, frame, stream)
             return

@@ -16,6 +16,7 @@ from typing import cast
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int32
 from tiledsl.errors import InternalError
+from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -50,6 +51,7 @@ from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.stores import lies_as_planned
 
 BARRIER_BYTES = 1024
 """Room for mbarriers and alignment."""
@@ -486,7 +488,10 @@ class Lowering:
         group = b.value(WarpgroupIndex(), "warpgroup")
         kept = [d for d in range(t.rank) if d not in op.squeeze]
         dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
-        split = plan.split_dim if plan.warpgroups_per_tile > 1 else -1
+        type_ = op.value.type
+        assert isinstance(type_, TileType)
+        if type_.layout is not None and not lies_as_planned(type_.layout, g):
+            raise ScheduleError("warpgroups do not hold the stored tile in parts to stage", op.loc)
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
             start = g.start(chunk)
             value = self.chunk_value(b, op, start)
@@ -502,9 +507,9 @@ class Lowering:
                 at = self.i32(b, op.offsets[d])
                 if d in kept:
                     at = self.plus(b, at, start[kept.index(d)])
-                    if kept.index(d) == split:
+                    if kept.index(d) == g.split:
                         at = b.value(
-                            Add(at, b.value(Mul(group, b.value(Constant(g.part[split], int32)))))
+                            Add(at, b.value(Mul(group, b.value(Constant(g.part[g.split], int32)))))
                         )
                 coords.append(at)
             b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords), op.guard))

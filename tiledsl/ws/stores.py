@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
+from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.plan import Plan
 
 
@@ -18,6 +23,7 @@ class StoreGeometry:
     part.
     width: elements of a chunk along `major` (128 bytes).  num_chunks: chunks; the last may overlap
     its neighbour.
+    split: the tile dimension that warpgroups share out, -1 where each has the whole tile.
     """
 
     major: int
@@ -25,6 +31,7 @@ class StoreGeometry:
     width: int
     num_chunks: int
     itemsize: int
+    split: int = -1
 
     @property
     def rows(self) -> int:
@@ -45,6 +52,32 @@ class StoreGeometry:
         return (0, at) if self.major == 1 else (at, 0)
 
 
+def is_turned(value: Value) -> bool:
+    """Whether a tile is a product turned around: its rows are the product's columns."""
+    seen: set[Value] = set()
+    todo = [(value, False)]
+    while todo:
+        v, turned = todo.pop()
+        op = v.defining_op
+        if v in seen or op is None:
+            continue
+        seen.add(v)
+        if isinstance(op, Transpose) and op.order == (1, 0):
+            todo.append((op.a, not turned))
+        elif is_elementwise(op):
+            todo += [(o, turned) for o in op.operands if isinstance(o.type, TileType)]
+        elif op.regions:  # the product of a loop or a branch
+            return turned
+    return False
+
+
+def split_of(store: Store, plan: Plan) -> int:
+    """The dimension of a stored tile that warpgroups share out, -1 for none."""
+    if plan.warpgroups_per_tile == 1:
+        return -1
+    return 1 - plan.split_dim if is_turned(store.value) else plan.split_dim
+
+
 def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
     """The staging of a store, or the reason why it writes straight from registers."""
     t = tensor_type(store.tensor, "store")
@@ -60,10 +93,25 @@ def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
         return "the stored block is not two-dimensional along the dimension of stride 1"
     if t.dtype.bits not in (16, 32):
         return f"dtype {t.dtype!r} is not staged"
+    dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
+    if store.end is not None and dims[1:2] != (store.end_dim,):
+        return "its end is not along the dimension next to that of stride 1"
     major = kept.index(t.inner_dim)
     part = list(value.shape)
-    part[plan.split_dim] //= plan.warpgroups_per_tile
+    split = split_of(store, plan)
+    if split >= 0:
+        part[split] //= plan.warpgroups_per_tile
     width = 128 // t.dtype.bytes
     if part[major] < width or part[1 - major] > 256 or part[1 - major] % 8:
         return f"a warpgroup's part of {part[0]}x{part[1]} is too narrow for a 128-byte chunk"
-    return StoreGeometry(major, (part[0], part[1]), width, -(-part[major] // width), t.dtype.bytes)
+    chunks = -(-part[major] // width)
+    return StoreGeometry(major, (part[0], part[1]), width, chunks, t.dtype.bytes, split)
+
+
+def lies_as_planned(layout: Layout, geometry: StoreGeometry) -> bool:
+    """Whether warpgroups hold the parts of a tile that its staging takes from them."""
+    for dim in range(len(layout.dims)):
+        groups = [w for s, _, w in layout.unit_terms(dim, Unit.WARP) if s >= 4]
+        if groups != ([geometry.part[dim]] if dim == geometry.split else []):
+            return False
+    return True

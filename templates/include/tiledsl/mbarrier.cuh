@@ -1,6 +1,14 @@
 // mbarrier.cuh - mbarriers by shared-memory address, ring cursors, named and cluster barriers.
 #pragma once
+#include "tiledsl/debug.cuh"
 #include "tiledsl/types.cuh"
+
+// In a debug build nobody arrives once a wait was given up.
+#ifdef TDSL_DEBUG
+#define TDSL_UNLESS_STALLED if (has_stalled()) return;
+#else
+#define TDSL_UNLESS_STALLED
+#endif
 
 namespace tdsl {
 
@@ -16,6 +24,7 @@ TDSL_FN void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.c
 TDSL_FN void mbarrier_inval(u32 bar) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
 // mbarrier.arrive.expect_tx: one arrival, and `bytes` more to come; release.cta. Thread. ISA: mbarrier.arrive.
 TDSL_FN void mbarrier_expect_tx(u32 bar, u32 bytes) {
+  TDSL_UNLESS_STALLED
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 // mbarrier.expect_tx.relaxed.cta: `bytes` more to come, no arrival. Thread. ISA: mbarrier.expect_tx.
@@ -24,11 +33,13 @@ TDSL_FN void mbarrier_expect_tx_only(u32 bar, u32 bytes) {
 }
 // mbarrier.arrive.shared::cta.b64: one arrival; release.cta. Thread. ISA: mbarrier.arrive.
 TDSL_FN void mbarrier_arrive(u32 bar) {
+  TDSL_UNLESS_STALLED
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 // mapa + mbarrier.arrive.release.cluster.shared::cluster: one arrival on the barrier at the same offset
 // in block `cta` of the cluster (the own rank is allowed). Thread. ISA: mbarrier.arrive, mapa.
 TDSL_FN void mbarrier_arrive_cluster(u32 bar, u32 cta) {
+  TDSL_UNLESS_STALLED
   asm volatile("{\n.reg .b32 ra;\nmapa.shared::cluster.u32 ra, %0, %1;\n"
                "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [ra];\n}" ::"r"(bar), "r"(cta) : "memory");
 }
@@ -53,36 +64,22 @@ TDSL_FN bool mbarrier_try_wait_cluster(u32 bar, u32 parity) {
   return ok != 0;
 }
 
-#ifdef TDSL_WATCHDOG
-#ifndef TDSL_WATCHDOG_CLOCKS
-#define TDSL_WATCHDOG_CLOCKS 2000000000ll
-#endif
-// A wait that has lasted too long faults by a store to address 0, never by `trap`: a trap anywhere in a
-// kernel makes ptxas give up the setmaxnreg budget. Thread.
-TDSL_FN void watchdog(i64 start, u32 bar) {
-  if (clock64() - start > TDSL_WATCHDOG_CLOCKS) {
-    asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(bar) : "memory");
-  }
-}
-#endif
-
 // Loops on mbarrier_try_wait until the phase of this parity has completed; acquire.cta. A fresh barrier
-// passes parity 1 at once. Thread or converged warp. ISA: mbarrier.try_wait.
-TDSL_FN void mbarrier_wait(u32 bar, u32 parity) {
-#ifdef TDSL_WATCHDOG
-  if (mbarrier_try_wait(bar, parity)) return;
-  const i64 start = clock64();
-  while (!mbarrier_try_wait(bar, parity)) watchdog(start, bar);
+// passes parity 1 at once. A debug build gives up in the end: site, count say where it stood. Thread or
+// converged warp. ISA: mbarrier.try_wait.
+TDSL_FN void mbarrier_wait(u32 bar, u32 parity, u32 count = 0, u32 site = 0) {
+#ifdef TDSL_DEBUG
+  Patience patience;
+  while (!patience.is_over(site, parity, count) && !mbarrier_try_wait(bar, parity)) {}
 #else
   while (!mbarrier_try_wait(bar, parity)) {}
 #endif
 }
 // As mbarrier_wait, acquire.cluster.
-TDSL_FN void mbarrier_wait_cluster(u32 bar, u32 parity) {
-#ifdef TDSL_WATCHDOG
-  if (mbarrier_try_wait_cluster(bar, parity)) return;
-  const i64 start = clock64();
-  while (!mbarrier_try_wait_cluster(bar, parity)) watchdog(start, bar);
+TDSL_FN void mbarrier_wait_cluster(u32 bar, u32 parity, u32 count = 0, u32 site = 0) {
+#ifdef TDSL_DEBUG
+  Patience patience;
+  while (!patience.is_over(site, parity, count) && !mbarrier_try_wait_cluster(bar, parity)) {}
 #else
   while (!mbarrier_try_wait_cluster(bar, parity)) {}
 #endif
@@ -92,9 +89,15 @@ TDSL_FN void mbarrier_wait_cluster(u32 bar, u32 parity) {
 // consumer waits with `parity`, a producer waits for free slots with `parity ^ 1`.
 template <int D> struct Cursor {
   u32 slot, parity;
+#ifdef TDSL_DEBUG
+  u32 count = 0;                           // n
+#endif
   TDSL_FN Cursor() : slot(0), parity(0) {}
   // One step on. Thread.
   TDSL_FN void next() {
+#ifdef TDSL_DEBUG
+    ++count;
+#endif
     if constexpr (D == 1) {
       parity ^= 1u;
     } else if constexpr (D == 2) {
@@ -107,6 +110,9 @@ template <int D> struct Cursor {
   }
   // n steps on. Thread.
   TDSL_FN void skip(u32 n) {
+#ifdef TDSL_DEBUG
+    count += n;
+#endif
     const u32 s = slot + n;
     parity ^= (s / D) & 1u;
     slot = s % D;

@@ -18,6 +18,7 @@ template <int R, class T, int N> TDSL_FN T (&part(T (&acc)[N], int m))[R] {
 // only read, so nothing has to be published and the costly release.cluster fence is left out. Thread.
 // ISA: mbarrier.arrive, mapa.
 TDSL_FN void mbarrier_arrive_remote(u32 bar, u32 cta) {
+  TDSL_UNLESS_STALLED
   asm volatile("{\n.reg .b32 ra;\nmapa.shared::cluster.u32 ra, %0, %1;\n"
                "mbarrier.arrive.shared::cluster.b64 _, [ra];\n}" ::"r"(bar), "r"(cta) : "memory");
 }
@@ -26,18 +27,25 @@ TDSL_FN void mbarrier_arrive_remote(u32 bar, u32 cta) {
 // `index` (block index % S). The others send their part to the owner's `buffer`: for each warpgroup that it owns
 // (index / S), (S - 1) senders in rank order x N / 4 x 128 threads x 4 floats. The owner's mbarrier index / S, which
 // expects all these bytes once, tells when they are there. Warpgroup. ISA: st.async, mbarrier.try_wait.
-template <int S, int N> TDSL_FN bool cluster_reduce(float (&acc)[N], u32 buffer, u32 barriers, u32 index, u32 rank) {
+template <int S, int N> TDSL_FN bool cluster_reduce(float (&acc)[N], u32 buffer, u32 barriers, u32 index, u32 rank,
+                                                        u32 site = 0) {
   static_assert(N % 4 == 0, "four registers a store");
   const u32 owner = index % S, bar = barriers + index / S * 8;
   const u32 own = buffer + index / S * ((S - 1) * N * 512) + thread_in_group() * 16;
   if (owner != rank) {
     const u32 there = own + (rank - (rank > owner)) * (N * 512);
+#ifdef TDSL_DEBUG
+    if (has_stalled()) return false;
+#endif
 #pragma unroll
     for (int r = 0; r < N; r += 4)
       st_async_v4(there + r * 512, bar, owner, acc[r], acc[r + 1], acc[r + 2], acc[r + 3]);
     return false;
   }
-  mbarrier_wait_cluster(bar, 0);
+  mbarrier_wait_cluster(bar, 0, 0, site);
+#ifdef TDSL_DEBUG
+  if (has_stalled()) return true;
+#endif
 #pragma unroll
   for (int r = 0; r < N; r += 4) {
     float mine[4] = {acc[r], acc[r + 1], acc[r + 2], acc[r + 3]}, sum[4] = {0.f, 0.f, 0.f, 0.f};

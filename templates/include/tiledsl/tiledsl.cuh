@@ -20,3 +20,4 @@
 #include "tiledsl/scan.cuh"
 #include "tiledsl/exchange.cuh"
 #include "tiledsl/sort.cuh"
+#include "tiledsl/watch.cuh"

@@ -4,6 +4,7 @@
 // Each function below names its PTX form, who executes it, its memory order where it touches
 // memory, and the section of the PTX ISA that defines it.
 #pragma once
+#include "tiledsl/build.cuh"
 
 #define TDSL_FN __device__ __forceinline__
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
+from tiledsl.codegen.watch import number
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier as ops
 from tiledsl.ir.types import HandleType
@@ -51,10 +52,13 @@ class CursorContext:
 
 @dataclass(frozen=True)
 class WaitContext:
-    """Address and parity of one mbarrier."""
+    """Address and parity of one mbarrier; of a debug build also the count and the site."""
 
     barrier: str
     parity: str
+    count: str = ""
+    site: str = ""
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,12 @@ class ArriveContext:
 
 @dataclass(frozen=True)
 class NamedContext:
-    """A named barrier's id and thread count."""
+    """A named barrier's id and thread count; of a debug build the site of a wait."""
 
     barrier: str
     num_threads: int
+    site: str = ""
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,11 @@ def cursor_skip(op: ops.CursorSkip, e: Emission) -> CursorContext:
 def wait(op: ops.MbarrierWait, e: Emission) -> WaitContext:
     """`mbarrier_wait(full_1 + 8 * c_1.slot, c_1.parity);`."""
     parity = f"{e.text(op.cursor)}.parity" + (" ^ 1" if op.invert else "")
-    return WaitContext(mbarrier_address(e, op.barriers, op.cursor), parity)
+    address = mbarrier_address(e, op.barriers, op.cursor)
+    if e.watch is None:
+        return WaitContext(address, parity)
+    site = number(op, e, op.barriers.name)
+    return WaitContext(address, parity, f"{e.text(op.cursor)}.count", site, "watched")
 
 
 @emits("barrier.expect_tx")
@@ -147,7 +157,10 @@ def arrive(op: ops.Arrive, e: Emission) -> ArriveContext:
 def named(op: ops.NamedSync | ops.NamedArrive, e: Emission) -> NamedContext:
     """`named_barrier_sync(1 + g_1, 128);`."""
     barrier = str(op.base) if op.index is None else f"{op.base} + {e.atom(op.index)}"
-    return NamedContext(barrier, op.num_threads)
+    if e.watch is None:
+        return NamedContext(barrier, op.num_threads)
+    site = number(op, e, "_named") if isinstance(op, ops.NamedSync) else ""
+    return NamedContext(barrier, op.num_threads, site, "watched")
 
 
 @emits(

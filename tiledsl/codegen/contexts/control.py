@@ -11,6 +11,7 @@ from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
 from tiledsl.codegen.registry import yields_to
 from tiledsl.codegen.variables import yielded
+from tiledsl.codegen.watch import leave_condition
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control as ops
 from tiledsl.ir.ops.elementwise import Binary
@@ -164,8 +165,9 @@ def enter_while(op: ops.While, e: Emission) -> None:
 @emits("control.while")
 def while_(op: ops.While, e: Emission, before: str, body: str) -> WhileContext:
     """`while (true) { before; if (!c) break; body }`."""
-    del op, e
-    return WhileContext(before, body)
+    del op
+    leave = leave_condition(e)
+    return WhileContext(before + (f"\n  if ({leave}) break;" if leave else ""), body)
 
 
 @yields_to("control.while")

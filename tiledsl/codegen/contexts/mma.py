@@ -12,6 +12,7 @@ from tiledsl.codegen.mma_functions import Operand
 from tiledsl.codegen.registry import Tie
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import overwrites
+from tiledsl.codegen.watch import number
 from tiledsl.codegen.wgmma import wgmma_shape
 from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
@@ -200,6 +201,7 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         raise CodegenError(f"mma.cluster_reduce sums f32 accumulators, got {op.acc.type}")
     acc = e.in_place((op.results[0], op.acc))
     owner = e.assignment(op.results[1], "owner")
+    site = f", {number(op, e, op.barriers.name)}" if e.watch is not None else ""
     return ReduceContext(
         owner,
         op.cluster_size,
@@ -207,7 +209,7 @@ def cluster_reduce(op: ops.ClusterReduce, e: Emission) -> ReduceContext:
         e.text(op.buffer),
         e.text(op.barriers),
         e.text(op.index),
-        e.text(op.rank),
+        e.text(op.rank) + site,
     )
 
 

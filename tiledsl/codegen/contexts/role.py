@@ -11,6 +11,7 @@ from tiledsl.codegen.emission import Place
 from tiledsl.codegen.places import place_declarations
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
+from tiledsl.codegen.watch import role_registers
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import role as ops
 
@@ -41,7 +42,9 @@ def enter_role(op: ops.Role, e: Emission) -> None:
     """The body runs on the role's warpgroups."""
     if not _fills_block(op, e):
         e.use("warpgroup")
-    e.places.append(Place(op.first_warpgroup, op.num_warpgroups, op.num_warps))
+    place = Place(op.first_warpgroup, op.num_warpgroups, op.num_warps, op.num_ctas)
+    place.name, place.is_single = op.name, op.single_thread
+    e.places.append(place)
 
 
 @emits("role.role")
@@ -54,7 +57,8 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
         )
     declared = "".join(f"  {line}\n" for line in place_declarations(place, is_role=True))
     call = "reg_inc" if op.grow else "reg_dec"
-    registers = f"{call}<{op.registers}>();" if op.registers else ""
+    count = role_registers(op, e)
+    registers = f"{call}<{count}>();" if count else ""
     if _fills_block(op, e):
         return RoleContext("", op.name, registers, declared + body, "whole")
     return RoleContext(_head(op, e), op.name, registers, declared + body)

@@ -33,6 +33,7 @@ class LoadContext:
     barrier: str
     extra: str
     coords: str
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def load(op: ops.Load, e: Emission) -> LoadContext:
     if op.part is not None and op.part_bytes:
         smem += f" + {e.atom(op.part)} * {op.part_bytes}"
     barrier = mbarrier_address(e, op.barriers, op.cursor)
-    return LoadContext(function, smem, e.text(op.map), barrier, extra, coordinates(e, op.coords))
+    at = coordinates(e, op.coords)
+    variant = "watched" if e.watch is not None else ""
+    return LoadContext(function, smem, e.text(op.map), barrier, extra, at, variant)
 
 
 def coordinates(e: Emission, coords: tuple[Value, ...]) -> str:

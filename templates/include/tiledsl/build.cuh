@@ -1,0 +1,2 @@
+// build.cuh - switches of this build; a debug build has `#define TDSL_DEBUG` here.
+#pragma once

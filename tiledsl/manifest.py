@@ -7,6 +7,7 @@ compiled from, but no data; the machine that compiles it needs no GPU.
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -37,10 +38,14 @@ from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
 from tiledsl.runtime.signature import Signature
 from tiledsl.runtime.store import store
+from tiledsl.runtime.workers import cpus
+from tiledsl.runtime.workers import forked
 from tiledsl.target import HOPPER
 
 FORMAT = 1
 MAX_WORKERS = 16
+WARMUP_SECONDS = 60.0
+"""For which a forked process may work on an entry, on average, before this one does it itself."""
 
 
 @dataclass
@@ -162,9 +167,24 @@ def warmup(manifest: Manifest | str | Path, *, workers: int | None = None) -> li
         What became of each entry, in order. An entry that fails does not stop the others.
     """
     found = manifest if isinstance(manifest, Manifest) else Manifest.load(manifest)
-    count = workers or min(MAX_WORKERS, os.cpu_count() or 1)
+    count = workers or min(MAX_WORKERS, cpus())
+    entries = found.entries
+    answers: list[bytes | None] = [None] * len(entries)
+    if store().is_writable():
+        jobs = [functools.partial(_warmed, entry) for entry in entries]
+        answers = forked(jobs, workers=count, seconds=WARMUP_SECONDS * len(entries))
+    rest = [e for e, answer in zip(entries, answers, strict=True) if answer is None]
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(warm_entry, found.entries))
+        here = iter(list(pool.map(warm_entry, rest)))
+    return [
+        next(here) if a is None else Outcome(str(e.get("kernel", "?")), a.decode(errors="replace"))
+        for e, a in zip(entries, answers, strict=True)
+    ]
+
+
+def _warmed(entry: dict[str, Any]) -> bytes:
+    """What became of an entry that a forked process compiled."""
+    return warm_entry(entry).state.encode()
 
 
 def warm_entry(entry: dict[str, Any]) -> Outcome:

@@ -26,16 +26,20 @@ from tiledsl.errors import TypeMismatch
 from tiledsl.interface import KernelInterface
 from tiledsl.runtime import timing
 from tiledsl.runtime.closure import value_text
+from tiledsl.runtime.store import store
 from tiledsl.runtime.tunings import add_timings
 from tiledsl.runtime.tunings import read_timings
 from tiledsl.runtime.tunings import timing_key
 from tiledsl.runtime.tunings import tuning
+from tiledsl.runtime.workers import cpus
+from tiledsl.runtime.workers import forked
 
 WORKERS = 16
 _PLAIN = (int, float, bool, str, type(None))
 HOPELESS = 2.0
 """A candidate this much slower than the best in a first look is not timed further."""
 BUDGET_SECONDS = 120.0
+BAR_WIDTH = 20
 
 PreHook = Callable[..., object]
 PostHook = Callable[..., object]
@@ -244,35 +248,49 @@ class Autotuner(KernelInterface):
     def _race(
         self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
     ) -> dict[Config, float]:
-        """Milliseconds of candidates; those left behind early keep their first look."""
+        """Milliseconds of candidates; those left behind early keep their first look.
+
+        What the budget did not reach is not there: another process may measure it.
+        """
         end = time.monotonic() + self.budget_seconds
         self._compile_all(configs, args, kwargs, grid)
         found: dict[Config, float] = {}
         for rep in (0.0, self.rep_ms):
             best = min(found.values(), default=math.inf)
+            bar = Progress(self.__name__, "timing" if rep else "first look", len(configs), end)
             for at, config in enumerate(configs):
-                if rep and not found[config] <= best * HOPELESS:
+                if rep and not found.get(config, math.inf) <= best * HOPELESS:
                     continue
                 if found and time.monotonic() > end:
-                    found.setdefault(config, math.inf)
                     continue
-                _progress(f"{self.__name__}: candidate {at + 1} of {len(configs)}")
+                bar.show(at, min(found.values(), default=math.inf))
                 found[config] = self._time(config, args, kwargs, grid, rep)
-        _progress("")
+        bar.clear()
         return found
 
     def _compile_all(
         self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
     ) -> None:
-        """Compiles ahead of timing, several at a time; faults show again at the launch."""
+        """Compiles ahead of timing, several at a time; faults show again at the launch.
+
+        Forked processes leave programs in the disk cache; what they did not do, and everything
+        where there is no such cache, is compiled by threads.
+        """
         kernel = self.kernel()
 
-        def make(config: Config) -> None:
+        def make(config: Config) -> bytes:
             with contextlib.suppress(TileError):
                 kernel.prepare(args, self._inner(args, self._merged(kwargs, config)), grid)
+                return b"made"
+            return b"failed"
 
+        bar = Progress(self.__name__, "compiling", len(configs))
+        jobs = [functools.partial(make, config) for config in configs]
+        if store().is_writable():
+            forked(jobs, workers=min(WORKERS, cpus()), seconds=self.budget_seconds)
         with ThreadPoolExecutor(min(WORKERS, max(1, len(configs)))) as pool:
-            list(pool.map(make, configs))
+            for at, _ in enumerate(pool.map(make, configs)):
+                bar.show(at + 1)
 
     def _time(
         self,
@@ -326,10 +344,34 @@ def _flag(hook: PreHook) -> dict[str, bool]:
     return {"reset_only": False} if "reset_only" in inspect.signature(hook).parameters else {}
 
 
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+class Progress:
+    """A bar on the terminal; nothing where standard error is none.
+
+    end: when the budget is spent, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, name: str, what: str, total: int, end: float | None = None) -> None:
+        self.text = f"{name}: {what}"
+        self.total, self.end = total, end
+
+    def show(self, done: int, best_ms: float = math.inf) -> None:
+        """Draws the bar for so many candidates that are done."""
+        filled = BAR_WIDTH * done // max(1, self.total)
+        text = f"{self.text} [{'#' * filled:<{BAR_WIDTH}}] {done}/{self.total}"
+        if math.isfinite(best_ms):
+            text += f", best {best_ms:.4g} ms"
+        if self.end is not None:
+            text += f", {max(0.0, self.end - time.monotonic()):.0f} s left"
+        self._write(text)
+
+    def clear(self) -> None:
+        """Removes the bar."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
 
 
 def autotune(

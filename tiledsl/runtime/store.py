@@ -6,6 +6,7 @@ or not at all. Whatever goes wrong with a file or the folder costs a compile and
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -105,6 +106,14 @@ class Store:
     def path(self, kind: str, key: str) -> Path | None:
         """Where an entry is or would be."""
         return None if self.folder is None else self.folder / f"{kind}-{key}{SUFFIX}"
+
+    def is_writable(self) -> bool:
+        """Whether the folder takes entries, as far as one can tell without writing one."""
+        if self.folder is None:
+            return False
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return os.access(self.folder, os.W_OK | os.X_OK)
 
     def get(self, kind: str, key: str) -> Record | None:
         """An entry, or None. A damaged file is removed, with a warning."""

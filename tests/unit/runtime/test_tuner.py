@@ -287,9 +287,42 @@ def test_stages_are_a_hint_for_kernels_on_pointers():
         matmul.prepare(tuple(wide), {"num_stages": 90, "BM": 128, "BN": 128}, (1, 1))
 
 
-def test_progress_is_silent_without_a_terminal(capsys):
-    tuner_module._progress("x")
+def test_progress_shows_on_a_terminal_only(capsys, monkeypatch):
+    bar = tuner_module.Progress("k", "timing", 4, end=time.monotonic() + 100)
+    bar.show(1)
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(tuner_module.sys.stderr, "isatty", lambda: True)
+    bar.show(1, 0.25)
+    assert "k: timing [#####               ] 1/4, best 0.25 ms, " in capsys.readouterr().err
+    bar.clear()
+    assert capsys.readouterr().err == "\r\x1b[K"
+
+
+def test_candidates_are_compiled_by_other_processes(fake, tmp_path, monkeypatch):
+    """This process finds the programs on disk; without a disk it compiles them itself."""
+    monkeypatch.setattr(tuner_module, "cpus", lambda: 2)
+    x, o = pair()
+    tuned = tiledsl.autotune(CONFIGS, ["n"], do_bench=Clock(fake, lambda launch: launch.threads))
+    tuned(scale)[grid](x, o, N)
+    assert [item.origin for item in scale.history] == ["disk"] * 3
+    scale.forget()
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", "off")
+    tuned(scale)[grid](x, o, N)
+    assert [item.origin for item in scale.history] == ["compiled"] * 3
+
+
+def test_the_budget_ends_the_race(fake):
+    """Something is always looked at; what was not is left to another process."""
+    clock = Clock(fake, lambda launch: launch.threads)
+    tuned = tiledsl.autotune(CONFIGS, key=["n"], do_bench=clock, budget=0.0)(scale)
+    tuned[grid](*pair(), N)
+    assert clock.calls == 1
+    assert tuned.best_config is CONFIGS[0]
+    assert list(tuned.configs_timings) == CONFIGS[:1]
+    again = tiledsl.autotune(CONFIGS, key=["n"], do_bench=clock)(scale)
+    again[grid](*pair(), N)
+    assert clock.calls == 1 + 4
+    assert set(again.configs_timings) == set(CONFIGS)
 
 
 def test_do_bench_without_a_gpu():

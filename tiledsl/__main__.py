@@ -1,4 +1,4 @@
-"""Command line: `python -m tiledsl doctor | cache {list,clear,verify} | compile FILE`."""
+"""Command line: `python -m tiledsl doctor | cache {list,clear,verify} | compile FILE | fuzz`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def parser() -> argparse.ArgumentParser:
     compiler.add_argument("file", type=Path, help="a Python file with kernels and their signatures")
     compiler.add_argument("-o", "--output", type=Path, default=Path("out"), help="folder to fill")
     compiler.add_argument("-k", "--kernel", action="append", help="only kernels of this name")
+    if "fuzz" in sys.argv[1:2]:  # its module loads the compiler
+        from tiledsl.fuzz.command import add_arguments
+
+        add_arguments(commands.add_parser("fuzz"))
+    else:
+        commands.add_parser("fuzz", help="random kernels, compared between all that can run them")
     return made
 
 
@@ -83,6 +89,10 @@ def main() -> int:
             for path in made:
                 print(path)
             return 0
+        case "fuzz":
+            from tiledsl.fuzz.command import run
+
+            return run(given)
         case _:
             from tiledsl.runtime.doctor import report
 

@@ -120,11 +120,14 @@ class Variables:
         """Results are not written over tile operands that are still being read."""
         if op.regions and isinstance(op, For | If | While):
             return
+        results = [v for v in op.results if isinstance(v.type, TileType)]
+        if not results:
+            return
         tied = set(ties_of(op))
-        for result in op.results:
-            for operand in op.operands:
-                tiles = isinstance(result.type, TileType) and isinstance(operand.type, TileType)
-                if tiles and (result, operand) not in tied and not may_overwrite(op, operand):
+        operands = [v for v in op.operands if isinstance(v.type, TileType)]
+        for result in results:
+            for operand in operands:
+                if (result, operand) not in tied and not may_overwrite(op, operand):
                     self._meets[result].add(operand)
                     self._meets[operand].add(result)
 

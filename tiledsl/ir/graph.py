@@ -83,7 +83,8 @@ class TileGraph:
             return []
         found = [
             (target, index)
-            for _, target, (vid, index) in self._nx.out_edges(source, keys=True)
+            for target, keys in self._nx._succ[source].items()
+            for vid, index in keys
             if vid == value.id
         ]
         return [Use(self._ops[t], i) for t, i in sorted(found)]
@@ -93,7 +94,8 @@ class TileGraph:
         source = self._source(value)
         if source not in self._nx:
             return False
-        return any(key[0] == value.id for *_, key in self._nx.out_edges(source, keys=True))
+        uses = self._nx._succ[source].values()
+        return any(vid == value.id for keys in uses for vid, _ in keys)
 
     @property
     def num_ops(self) -> int:
@@ -107,9 +109,11 @@ class TileGraph:
         """
         if self._ops.get(op.id) is not op:
             return False
-        want = {(self._source(v), v.id, i) for i, v in enumerate(op.operands)}
-        got = {(source, *key) for source, _, key in self._nx.in_edges(op.id, keys=True)}
-        return want == got
+        sources = self._nx._pred[op.id]
+        operands = op.operands
+        if sum(map(len, sources.values())) != len(operands):
+            return False
+        return all((v.id, i) in sources.get(self._source(v), ()) for i, v in enumerate(operands))
 
     def find(self, cls: type[Op]) -> list[Any]:
         """Ops of a class in program order."""

@@ -120,8 +120,9 @@ class Region:
         """All ops, outer before inner, in order."""
         for op in list(self.ops):
             yield op
-            for r in op.regions:
-                yield from r.walk()
+            if op.regions:
+                for r in op.regions:
+                    yield from r.walk()
 
 
 class FieldSpec:
@@ -208,6 +209,8 @@ class Op(Declared):
     # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
     vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
+    # Names of the operand fields, and whether each holds a tuple.
+    _operand_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
 
     if TYPE_CHECKING:
         loc: SourceLoc | None = keyword(default=None)
@@ -230,6 +233,8 @@ class Op(Declared):
                 specs[name] = spec
                 delattr(cls, name)
         cls.fields = tuple(specs.values())
+        kinds = {"operand": False, "operands": True}
+        cls._operand_fields = tuple((s.name, kinds[s.kind]) for s in cls.fields if s.kind in kinds)
         cls.effect = effect
         cls.levels = levels
         cls.is_terminator = terminator
@@ -278,13 +283,12 @@ class Op(Declared):
     def operands(self) -> tuple[Value, ...]:
         """All operands in field order, absent optional ones left out."""
         out: list[Value] = []
-        for spec in self.fields:
-            if spec.kind == "operand":
-                value = getattr(self, spec.name)
-                if value is not None:
-                    out.append(value)
-            elif spec.kind == "operands":
-                out.extend(getattr(self, spec.name))
+        for name, is_many in self._operand_fields:
+            value = getattr(self, name)
+            if is_many:
+                out.extend(value)
+            elif value is not None:
+                out.append(value)
         return tuple(out)
 
     def set_operand(self, index: int, value: Value) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from tiledsl.dtypes import DType
@@ -110,7 +111,7 @@ class SmemType(Type):
         """Rows of one box: the product of the other extents."""
         return prod(n for i, n in enumerate(self.shape) if i != self.major)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of one slot, padding included."""
         return self.num_boxes * self.box_elems * self.box_rows * self.dtype.bytes

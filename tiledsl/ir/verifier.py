@@ -56,6 +56,8 @@ class _Verifier:
         self.target = target
         self.defined: set[Value] = set()
         self.seen: set[Op] = set()
+        # By class: whether it is legal on the graph's level.
+        self.legal: dict[type[Op], bool] = {}
 
     def run(self) -> None:
         end = self.graph.body.terminator
@@ -106,11 +108,15 @@ class _Verifier:
         for index, value in enumerate(op.operands):
             if value not in self.defined:
                 self.fail(op, f"operand {index} (%{value.name}) is not defined before it in scope")
-        if not op.levels & self.graph.level:
+        cls = type(op)
+        if cls not in self.legal:
+            self.legal[cls] = bool(op.levels & self.graph.level)
+        if not self.legal[cls]:
             self.fail(
                 op, f"not legal at level {self.graph.level.name}, only at {level_names(op.levels)}"
             )
-        if op.effect is not Effect.CONTROL and _STRENGTH[op.effect] > _STRENGTH[allowed]:
+        is_free = op.effect is allowed or op.effect is Effect.PURE or op.effect is Effect.CONTROL
+        if not is_free and _STRENGTH[op.effect] > _STRENGTH[allowed]:
             self.fail(
                 op, f"an op with effect {op.effect.value!r} inside one that is {allowed.value!r}"
             )

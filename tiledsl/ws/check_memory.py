@@ -37,7 +37,12 @@ class Slot:
 
 
 class MemoryRules(BarrierRules):
-    """Handlers `do_<op>`; each returns None, or steps that wait."""
+    """Handlers `do_<op>`; each returns None, or steps that wait.
+
+    box_sizes: bytes of a copy, by op.
+    """
+
+    box_sizes: dict[Op, int]
 
     def check_settled(self, t: Thread, v: Value, op: Op) -> None:
         if v in self.code.flight:
@@ -107,7 +112,7 @@ class MemoryRules(BarrierRules):
         _, use = self.place(t, op)
         slot: Slot = t.env[op.smem]
         cursor: Cursor = t.env[op.cursor]
-        size = box_bytes(op)
+        size = self.box_sizes.get(op) or self.box_sizes.setdefault(op, box_bytes(op))
         part = t.env[op.part] if op.part is not None else 0
         mask = t.env[op.mask] if op.mask is not None else 1 << t.cta.rank
         if mask >> self.cluster_size or not mask:

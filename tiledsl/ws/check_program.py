@@ -158,7 +158,7 @@ class Program:
     code: per region, the steps that matter in order. flight: values that may be results of wgmmas
     in flight. named: ids of named barriers in use. symbols: numbers of the extents (tensor,
     dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
-    tile. unknown: ops that the checker cannot judge.
+    tile. unknown: ops that the checker cannot judge. box_sizes: bytes of each copy.
     """
 
     graph: TileGraph
@@ -170,6 +170,7 @@ class Program:
     symbols: dict[tuple[Value, int], int]
     uneven: bool
     unknown: list[Op] = field(default_factory=list[Op])
+    box_sizes: dict[Op, int] = field(default_factory=dict[Op, int])
 
 
 def flight_values(graph: TileGraph) -> set[Value]:

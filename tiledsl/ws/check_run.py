@@ -110,6 +110,7 @@ class Run(MemoryRules):
         self.watched: Thread | None = None
         self.reached: set[Region] = set()
         self.forced: dict[Op, bool] = {}
+        self.box_sizes = code.box_sizes
         self.loaded = loaded_scalars(code, point.extent)
         self._make_threads()
         self.width = 0

@@ -20,6 +20,7 @@ from tiledsl.ir.layout import blocked
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import atomic
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
@@ -44,8 +45,12 @@ from tiledsl.ws.dot_shapes import register_operand_layout
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
+from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
 from tiledsl.ws.widening import widen_at_use
+
+_SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas)
+"""Ops that say which layout their tiles should have."""
 
 
 class _Groups:
@@ -140,25 +145,27 @@ def _yield(region: Region) -> tuple[Value, ...]:
     return end.values if isinstance(end, Yield) else ()
 
 
-def _derive(op: Op, groups: _Groups) -> bool:
-    """Carries layouts from one side of an op to the other; True when a new one was set."""
-    changed = False
-    for link in links(op):
-        inner, out = groups.get(link.operand), groups.get(link.result)
-        if out is not None and inner is None and link.up is not None:
-            found = link.up(out)
-            changed |= found is not None and groups.offer(link.operand, found)
-        elif inner is not None and out is None and link.down is not None:
-            found = link.down(inner)
-            changed |= found is not None and groups.offer(link.result, found)
-    return changed
+def _derive(link: Link, groups: _Groups) -> bool:
+    """Carries a layout from one side of a link to the other; True when a new one was set."""
+    inner, out = groups.get(link.operand), groups.get(link.result)
+    if out is not None and inner is None and link.up is not None:
+        found = link.up(out)
+        return found is not None and groups.offer(link.operand, found)
+    if inner is not None and out is None and link.down is not None:
+        found = link.down(inner)
+        return found is not None and groups.offer(link.result, found)
+    return False
 
 
-def _propagate(ops: list[Op], groups: _Groups) -> None:
-    for _ in range(len(ops) + 1):
-        # Every op derives what it can: no short cut.
-        if not sum(_derive(op, groups) for op in ops):
-            return
+def _propagate(open_links: list[Link], groups: _Groups) -> None:
+    """Derives layouts until nothing new follows; links with both sides known are taken out."""
+    for _ in range(len(open_links) + 1):
+        # Every link derives what it can: no short cut.
+        if not sum([_derive(link, groups) for link in open_links]):
+            break
+    open_links[:] = [
+        k for k in open_links if groups.get(k.operand) is None or groups.get(k.result) is None
+    ]
 
 
 def _default(
@@ -227,7 +234,8 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for op in ops:
         if isinstance(op, mma.Issue) and _is_tile(op.a):
             groups.offer(op.a, register_operand_layout(op, num_warps // 4))
-    _propagate(ops, groups)
+    open_links = [link for op in ops for link in links(op)]
+    _propagate(open_links, groups)
     values = [
         v
         for op in ops
@@ -237,7 +245,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     # What is cut into tiles lies as these do.
     cut = {op.a for op in ops if isinstance(op, tile_moves.Unstack)}
     values.sort(key=lambda v: (v in cut, -_size(v)))
-    _offer_defaults(ops, groups, values, facts, num_warps)
+    _offer_defaults(ops, groups, values, facts, num_warps, open_links)
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
@@ -246,7 +254,12 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
 
 
 def _offer_defaults(
-    ops: list[Op], groups: _Groups, values: list[Value], facts: AxisFacts, num_warps: int
+    ops: list[Op],
+    groups: _Groups,
+    values: list[Value],
+    facts: AxisFacts,
+    num_warps: int,
+    open_links: list[Link],
 ) -> None:
     """Coalesced layouts for groups without one, and what follows from them.
 
@@ -256,17 +269,19 @@ def _offer_defaults(
 
     def offer(v: Value) -> None:
         if groups.get(v) is None:
-            groups.offer(v, _default(ops, v, num_warps, groups.members(v, values), facts))
+            members = groups.members(v, values)
+            groups.offer(v, _default(accesses, v, num_warps, members, facts))
 
+    accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
     for _, same in groupby([v for v in values if v in anchors], key=_size):
         for v in list(same):
             offer(v)
-        _propagate(ops, groups)
+        _propagate(open_links, groups)
     for v in values:
         if groups.get(v) is None:
             offer(v)
-            _propagate(ops, groups)
+            _propagate(open_links, groups)
 
 
 def _convert_accesses(

@@ -98,14 +98,18 @@ def unknown(value: Value) -> AxisInfo:
 
 
 class AxisFacts:
-    """The analysis of a region; ask for values in it or around it."""
+    """The analysis of a region, made with the first question; ask for values in or around it."""
 
-    def __init__(self, divisors: Mapping[str, int]) -> None:
+    def __init__(self, divisors: Mapping[str, int], region: Region | None = None) -> None:
         self.divisors = divisors
         self.known: dict[Value, AxisInfo] = {}
+        self.region = region
 
     def of(self, value: Value) -> AxisInfo:
         """Facts about an integer, bool or pointer value."""
+        if self.region is not None:
+            region, self.region = self.region, None
+            self.analyze(region)
         if value not in self.known:
             self.known[value] = self._compute(value)
         return self.known[value]
@@ -491,6 +495,4 @@ def _capped(n: int) -> int:
 
 def axis_facts(region: Region, divisors: Mapping[str, int]) -> AxisFacts:
     """The analysis of a region. divisors: of arguments by name (addresses: bytes)."""
-    facts = AxisFacts(divisors)
-    facts.analyze(region)
-    return facts
+    return AxisFacts(divisors, region)

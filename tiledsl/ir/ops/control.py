@@ -120,6 +120,8 @@ class While(Op, opcode="control.while", effect=Effect.CONTROL):
 
 def same_type(a: Type, b: Type) -> bool:
     """Equal up to a layout that one side does not have yet."""
+    if a is b:
+        return True
     if not isinstance(a, TileType) or not isinstance(b, TileType):
         return a == b
     if a.layout is None or b.layout is None:

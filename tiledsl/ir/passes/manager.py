@@ -180,7 +180,8 @@ def _run_one(graph: TileGraph, call: PassCall, target: Target, level: int) -> Pa
     seconds = time.perf_counter() - start
     if not graph.level & entry.produces:
         raise InternalError(f"pass {call} left the graph at level {graph.level.name}")
-    _check(graph, target, level, f"after pass {call}")
+    if report.changes or level > 1:
+        _check(graph, target, level, f"after pass {call}")
     return PassReport(report.name, report.changes, report.details, seconds)
 
 

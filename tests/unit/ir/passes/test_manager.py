@@ -48,7 +48,7 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     @register_pass("test-break", consumes=Level.ALL, produces=Level.ALL)
     def break_(graph: TileGraph, target: Target) -> PassReport:
         graph.body.ops[0].parent = None
-        return PassReport("test-break")
+        return PassReport("test-break", changes=1)
 
     @register_pass("test-level", consumes=Level.TILE, produces=Level.MACHINE)
     def level(graph: TileGraph, target: Target, *, forget: bool = False) -> PassReport:

@@ -87,6 +87,7 @@ from tiledsl.ws.select import probe_constants
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import lower_single
+from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 
@@ -370,11 +371,16 @@ def lower_roles(
 
 def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kernel:
     """The single-role kernel."""
-    plan = plan_single(graph, request.num_warps)
-    out = build_single(graph, plan)
-    (role,) = out.find(Role)
-    notes = assign_layouts(out, role.body, plan.num_warps)
-    fuse_accesses(out, role.body, out.facts.get("divisors", {}))
+    alone = request.overrides.cluster == 1
+    plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
+    out, role, notes = laid_out(graph, plan)
+    if plan.num_ctas > 1 and (op := obstacle_to_sharing(role)):
+        where = op.loc.short if op.loc else "?"
+        plan = plan_single(graph, request.num_warps, request.target, clusters=False)
+        out, role, notes = laid_out(graph, plan)
+        notes.append(
+            f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
+        )
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
@@ -383,14 +389,23 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
         "views": out.facts.get("views", ()),
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
-        "cluster_size": 1,
-        "grid": GridSpec(),
+        "cluster_size": plan.num_ctas,
+        "grid": GridSpec("plain", -1, plan.num_ctas, plan.num_ctas),
         "arg_names": tuple(a.name for a in graph.args),
         "min_blocks": 1,
         "build": request.build,
     }
     module = emit_kernel(out, request.target)
     return Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
+
+
+def laid_out(graph: TileGraph, plan: SinglePlan) -> tuple[TileGraph, Role, list[str]]:
+    """The program as one role whose tiles have layouts and whose accesses have their addresses."""
+    out = build_single(graph, plan)
+    (role,) = out.find(Role)
+    notes = assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
+    fuse_accesses(out, role.body, out.facts.get("divisors", {}))
+    return out, role, notes
 
 
 def compile_kernel(request: Request) -> Kernel:

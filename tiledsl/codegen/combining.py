@@ -146,11 +146,13 @@ def _result(e: Emission, result: Value, name: str, path: str) -> str:
 
 # ---------------------------------------------------------------------- threads
 def sync_text(e: Emission, barrier: int) -> str:
-    """A barrier of the threads that run one instance of the role.
+    """A barrier of the threads that run one instance of the role, in all CTAs that share it.
 
     barrier: first of the role's named barriers, 0 where the role is the whole CTA.
     """
     place = e.place
+    if place.num_ctas > 1:
+        return "cluster_sync();"
     threads = min(32 * place.num_warps, e.num_threads)
     if threads == 32:
         return "warp_sync();"

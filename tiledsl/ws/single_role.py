@@ -15,12 +15,15 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import cluster
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.pointer import Barrier
+from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
@@ -28,6 +31,7 @@ from tiledsl.ws.access_layouts import default_warps
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.scratch import assign_scratch
+from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
 
@@ -39,30 +43,43 @@ FULL_ELEMENTS, MOST_WARPS = 64, 16
 """Elements of a tile for a thread from which on there are more warps, up to so many."""
 MOST_ELEMENTS = 256
 """Elements of a tile for a thread; a thread has 255 registers, and reductions need only parts."""
+SHARED_ELEMENTS, MOST_SHARED = 32, 64
+"""Elements of a reduced tile for a thread that CTAs of a cluster aim at; they share a program from
+more than these on, or more than the second number where the user gave the number of warps."""
 
 
 @dataclass(frozen=True)
 class SinglePlan:
-    """Decisions about a single-role kernel."""
+    """Decisions about a single-role kernel.
+
+    num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
+    """
 
     num_warps: int = 4
+    num_ctas: int = 1
 
     @property
     def num_threads(self) -> int:
         return 32 * self.num_warps
 
     def describe(self) -> str:
-        return f"single role, {self.num_warps} warps"
+        cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""
+        return f"single role, {self.num_warps} warps{cluster}"
 
 
-def plan_single(graph: TileGraph, num_warps: int | None) -> SinglePlan:
+def plan_single(
+    graph: TileGraph, num_warps: int | None, target: Target, *, clusters: bool = True
+) -> SinglePlan:
     """Warps of the CTA: for dots whole warpgroups, so many that accumulators and operands fit.
 
-    num_warps: what the user asks for; more are taken where the registers need them.
+    num_warps: what the user asks for; more are taken where the registers need them. clusters:
+    whether CTAs may share a program.
     """
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
-        plan = SinglePlan(num_warps or max(default_warps(graph), _warps_for_tiles(graph)))
+        warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
+        ctas = _ctas(graph, warps, target, asked=num_warps is not None) if clusters else 1
+        plan = SinglePlan(warps, ctas)
         _check_tiles(graph, plan)
         return plan
     wanted = max(1, (num_warps or 4) // 4)
@@ -105,18 +122,38 @@ def _warps_for_tiles(graph: TileGraph) -> int:
     return warps if most > FULL_ELEMENTS * 32 * 4 else 1
 
 
+def _ctas(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) -> int:
+    """CTAs that hold the largest tile which a program reduces, each thread a few elements of it."""
+    reduces: list[Reduce] = graph.find(Reduce)
+    tiles = [v.type for op in reduces for v in op.inputs]
+    most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+    threads = 32 * num_warps
+    if num_warps % 4 or most <= threads * (MOST_SHARED if asked else SHARED_ELEMENTS):
+        return 1
+    ctas = 1
+    while ctas < target.max_cluster and most > SHARED_ELEMENTS * threads * ctas:
+        ctas *= 2
+    return ctas
+
+
+def obstacle_to_sharing(role: Role) -> Op | None:
+    """An op other than a reduction by which the threads of one CTA exchange data, if any."""
+    for op in role.body.walk():
+        if requested_bytes(op) and not isinstance(op, Reduce):
+            return op
+    return None
+
+
 def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
     """Refuses tiles of which a thread could not hold a fraction in registers."""
+    threads = plan.num_threads * plan.num_ctas
     for op in graph.walk():
         for r in op.results:
-            if (
-                isinstance(r.type, TileType)
-                and r.type.num_elements > MOST_ELEMENTS * plan.num_threads
-            ):
+            if isinstance(r.type, TileType) and r.type.num_elements > MOST_ELEMENTS * threads:
                 shape = "x".join(map(str, r.type.shape))
                 raise ResourceError(
-                    f"a tile of {shape} is {r.type.num_elements // plan.num_threads} elements for "
-                    f"each of {plan.num_threads} threads, {MOST_ELEMENTS} is the most",
+                    f"a tile of {shape} is {r.type.num_elements // threads} elements for "
+                    f"each of {threads} threads, {MOST_ELEMENTS} is the most",
                     op.loc,
                     "use a smaller tile, or more num_warps (up to 32)",
                 )
@@ -145,7 +182,12 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )
     mapping: dict[Value, Value] = {a: out.body.add_arg(a.type, a.name) for a in graph.args}
-    role = Role(name="main", first_warpgroup=0, num_warpgroups=max(1, plan.num_warps // 4))
+    role = Role(
+        name="main",
+        first_warpgroup=0,
+        num_warpgroups=max(1, plan.num_warps // 4),
+        num_ctas=plan.num_ctas,
+    )
     builder = Builder(out)
     builder.add(role)
     with builder.at(role.body):
@@ -202,9 +244,26 @@ class Lowering:
         for role in self.graph.find(Role):
             DotLowering(self.graph, role, self.smem, self.top, self.target).run()
             assign_scratch(self.graph, role, self.smem, self.top)
+            if role.num_ctas > 1:
+                self.start_cluster(role)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem
+
+    def start_cluster(self, role: Role) -> None:
+        """All CTAs run before one writes to another, which it does where threads first exchange."""
+        ops = role.body.ops
+        first = next((op for op in ops if _exchanges(op)), None)
+        if first is not None:
+            self.graph.insert_before(ops[0], cluster.Arrive())
+            self.graph.insert_before(first, cluster.Wait())
+
+
+def _exchanges(op: Op) -> bool:
+    """Whether an op, or one inside it, writes to the shared memory of other threads."""
+    return bool(requested_bytes(op)) or any(
+        requested_bytes(inner) for region in op.regions for inner in region.walk()
+    )
 
 
 def lower_single(graph: TileGraph, plan: SinglePlan, target: Target) -> SmemPlan:

@@ -121,21 +121,25 @@ template <class T> TDSL_FN T value_idx(T v, int lane) {
 }
 
 // ------------------------------------------------------------------ shared memory
-// COUNT values in shared memory at `addr`; members of a tuple in areas of their own that begin at multiples of 8 bytes.
-template <class T, int COUNT> struct SharedValues {
+// COUNT values in shared memory at `addr`, for CLUSTER in that of any block of the cluster; members of a tuple in areas of their own that begin at multiples of 8 bytes.
+template <class T, int COUNT, bool CLUSTER = false> struct SharedValues {
   static constexpr int BYTES = (COUNT * (int)sizeof(T) + 7) / 8 * 8;
-  static TDSL_FN void put(u32 addr, int i, T v) { st_shared<T>(addr + i * sizeof(T), v); }
+  static TDSL_FN void put(u32 addr, int i, T v) {
+    if constexpr (CLUSTER) st_shared_cluster<T>(addr + i * sizeof(T), v);
+    else st_shared<T>(addr + i * sizeof(T), v);
+  }
   static TDSL_FN T get(u32 addr, int i) { return ld_shared<T>(addr + i * sizeof(T)); }
 };
-template <class T, int COUNT> struct SharedValues<Tuple<T>, COUNT> {
-  using Head = SharedValues<T, COUNT>;
+template <class T, int COUNT, bool CLUSTER> struct SharedValues<Tuple<T>, COUNT, CLUSTER> {
+  using Head = SharedValues<T, COUNT, CLUSTER>;
   static constexpr int BYTES = Head::BYTES;
   static TDSL_FN void put(u32 addr, int i, Tuple<T> v) { Head::put(addr, i, v.head); }
   static TDSL_FN Tuple<T> get(u32 addr, int i) { return Tuple<T>{Head::get(addr, i)}; }
 };
-template <class T, class U, class... R, int COUNT> struct SharedValues<Tuple<T, U, R...>, COUNT> {
-  using Head = SharedValues<T, COUNT>;
-  using Tail = SharedValues<Tuple<U, R...>, COUNT>;
+template <class T, class U, class... R, int COUNT, bool CLUSTER>
+struct SharedValues<Tuple<T, U, R...>, COUNT, CLUSTER> {
+  using Head = SharedValues<T, COUNT, CLUSTER>;
+  using Tail = SharedValues<Tuple<U, R...>, COUNT, CLUSTER>;
   static constexpr int BYTES = Head::BYTES + Tail::BYTES;
   static TDSL_FN void put(u32 addr, int i, Tuple<T, U, R...> v) {
     Head::put(addr, i, v.head);
@@ -145,9 +149,9 @@ template <class T, class U, class... R, int COUNT> struct SharedValues<Tuple<T, 
     return Tuple<T, U, R...>{Head::get(addr, i), Tail::get(addr + Head::BYTES, i)};
   }
 };
-template <class T, int COUNT> struct SharedValues<Maybe<T>, COUNT> {
-  using Has = SharedValues<bool, COUNT>;
-  using Value = SharedValues<T, COUNT>;
+template <class T, int COUNT, bool CLUSTER> struct SharedValues<Maybe<T>, COUNT, CLUSTER> {
+  using Has = SharedValues<bool, COUNT, CLUSTER>;
+  using Value = SharedValues<T, COUNT, CLUSTER>;
   static constexpr int BYTES = Has::BYTES + Value::BYTES;
   static TDSL_FN void put(u32 addr, int i, Maybe<T> v) {
     Has::put(addr, i, v.has);

@@ -35,6 +35,21 @@ TDSL_FN void put_partials(u32 addr, const T (&x)[N], u32 warp, u32 lane) {
 #pragma unroll
   for (int o = 0; o < N; ++o) SharedValues<T, WARPS * LANES * N>::put(addr, (o * WARPS + warp) * LANES + lane, x[o]);
 }
+// As put_partials, into the shared memory of all CTAS blocks of the cluster; WARPS counts the warps of all of them.
+// Where all lanes hold one value, lane c writes to block c. Warp, converged. ISA: st, mapa.
+template <int CTAS, int WARPS, int LANES, class T, int N>
+TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane) {
+  using Values = SharedValues<T, WARPS * LANES * N, true>;
+  constexpr int STEP = LANES == 1 ? CTAS : 1;
+  const u32 first = LANES == 1 ? lane_id() : 0;
+#pragma unroll
+  for (int c = 0; c < CTAS; c += STEP) {
+    if (first >= CTAS) break;
+    const u32 there = mapa(addr, first + c);
+#pragma unroll
+    for (int o = 0; o < N; ++o) Values::put(there, (o * WARPS + warp) * LANES + lane, x[o]);
+  }
+}
 // x[o] = the partial results of warps from(0) .. from(COUNT - 1), combined in this order. After a barrier. Thread.
 template <int COUNT, int WARPS, int LANES, class T, int N, class From, class C>
 TDSL_FN void reduce_partials(u32 addr, T (&x)[N], u32 lane, From from, C combine) {

@@ -133,6 +133,18 @@ template <class T> TDSL_FN void ld_dsmem_v4(u32 addr, u32 cta, T& a, T& b, T& c,
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3) : "r"(mapa(addr, cta)) : "memory");
   a = bits_as<T>(r0), b = bits_as<T>(r1), c = bits_as<T>(r2), d = bits_as<T>(r3);
 }
+// st.shared::cluster.b{8,16,32,64} to an address that mapa gave; its block must have started. Thread. ISA: st.
+template <class T> TDSL_FN void st_shared_cluster(u32 addr, T v) {
+  if constexpr (sizeof(T) == 1) {
+    asm volatile("st.shared::cluster.u8 [%0], %1;" ::"r"(addr), "r"((u32)bits_as<u8>(v)) : "memory");
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("st.shared::cluster.b16 [%0], %1;" ::"r"(addr), "h"(bits_as<u16>(v)) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(addr), "r"(bits_as<u32>(v)) : "memory");
+  } else {
+    asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(addr), "l"(bits_as<u64>(v)) : "memory");
+  }
+}
 // st.shared::cluster.b32 to block `cta`, which must have started. Thread. ISA: st, mapa.
 template <class T> TDSL_FN void st_dsmem(u32 addr, u32 cta, T v) {
   static_assert(sizeof(T) == 4, "4-byte elements");

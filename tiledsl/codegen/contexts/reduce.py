@@ -191,8 +191,11 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
     sizes = f"{plan.layout.num_warps}, {plan.num_lanes}"
     from_ = f"[&](int k) {{ return {source}; }}"
     lines = [sync] if op.guarded else []
+    put = f"put_partials<{sizes}>"
+    if e.place.num_ctas > 1:
+        put = f"put_partials_cluster<{e.place.num_ctas}, {sizes}>"
     lines += [
-        f"put_partials<{sizes}>({at}, {name}, warp, {lane});",
+        f"{put}({at}, {name}, warp, {lane});",
         sync,
         f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, {from_}, {function});",
     ]

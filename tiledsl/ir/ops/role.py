@@ -27,6 +27,7 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     instances: 1 when the warpgroups run the body together on one tile (cooperative), else one
     instance a warpgroup (ping-pong); a tile's layout counts the warps of one instance.
     single_thread: one elected lane of the first warp runs the body, the other threads skip it.
+    num_ctas: CTAs of a cluster that run the body together; layouts count the warps of all of them.
     Ref: PTX ISA, setmaxnreg.
     """
 
@@ -37,6 +38,7 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     grow: bool = attribute(default=False)
     instances: int = attribute(default=1)
     single_thread: bool = attribute(default=False)
+    num_ctas: int = attribute(default=1)
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -54,8 +56,8 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
 
     @property
     def num_warps(self) -> int:
-        """Warps of one instance."""
-        return 4 * self.num_warpgroups // self.instances
+        """Warps of one instance, those of all its CTAs."""
+        return 4 * self.num_warpgroups * self.num_ctas // self.instances
 
 
 class Setup(Op, opcode="role.setup", levels=Level.MACHINE, effect=Effect.CONTROL):

@@ -156,9 +156,9 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
 
 
 def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
-    """The TILE graph of a kernel for the GPU, which has no assertions."""
+    """The TILE graph of a kernel for the GPU; only a debug build has assertions."""
     graph = tile_graph(request, constants)
-    asserts: list[Assert] = graph.find(Assert)
+    asserts: list[Assert] = [] if request.build.debug else graph.find(Assert)
     for op in asserts:
         graph.erase(op)
     if asserts:
@@ -436,11 +436,12 @@ def compile_kernel(request: Request) -> Kernel:
 def rebuild(request: Request) -> Kernel:
     """The plan that the plain build takes, in the build that is asked for.
 
-    The last one, in a single role, where assertions keep the kernel from that plan.
+    Assertions are checked in a single role.
     """
     plain = compile_kernel(replace(request, build=Build()))
-    last: Kernel | None = None
-    for made in modules(request):
+    checked = checking(request, plain.constants) if request.build.debug else None
+    last: Kernel | None = checked
+    for made in modules(request) if checked is None else ():
         last = made
         if made.plan == plain.plan and made.constants == plain.constants:
             break
@@ -450,6 +451,19 @@ def rebuild(request: Request) -> Kernel:
     last.rejected = ""
     last.compiled = KERNELS.get(last.module, request.target, options=request.nvrtc_options)
     return last
+
+
+def checking(request: Request, constants: Mapping[str, object]) -> Kernel | None:
+    """The debug build of a kernel with assertions; None when it has none."""
+    request = with_views(request)
+    graph = device_graph(request, constants)
+    asserts: list[Assert] = graph.find(Assert)
+    if not asserts:
+        return None
+    reason = "a debug build checks assertions in a single role"
+    declined = [Declined("warp_specialize", reason, asserts[0].loc)]
+    check_honoured(request, declined, [])
+    return single(request, graph, declined)
 
 
 def rejection(request: Request, made: Kernel) -> str:

@@ -9,7 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tests.emulation.harness import replaced
 from tests.emulation.matmuls import Problem
 from tests.emulation.matmuls import compiled
@@ -21,6 +24,8 @@ from tests.unit.ws.machine_kernels import case
 from tiledsl import emulate
 from tiledsl.codegen.module import KernelModule
 from tiledsl.errors import PipelineStall
+from tiledsl.errors import ScheduleError
+from tiledsl.errors import TileError
 from tiledsl.runtime.interop import from_numpy
 
 PROBLEM = Problem(264, 72, 264)
@@ -195,6 +200,52 @@ def test_attention_with_delays() -> None:
         arguments = made.arguments()
         emulate.run(module, arguments, made.grid, seed=seed, num_sms=2)
         assert made.is_right(arguments["o"])
+
+
+@tiledsl.jit
+def doubled(x, o, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    inside = i < n
+    value = tl.load(x + i, mask=inside)
+    tl.device_assert(value > 0, "x is positive", mask=inside)
+    tl.device_assert(n < 1000)
+    tl.store(o + i, value * 2, mask=inside)
+
+
+def test_an_assertion_names_program_and_line() -> None:
+    x, o = np.ones(300, np.float32), np.zeros(300, np.float32)
+    arguments = (from_numpy(x), from_numpy(o), 300, 96)
+    module = compiled(doubled, arguments, (4,), debug=True).module
+    emulate.run(module, {"x": x, "o": o, "n": 300}, (4,))
+    assert (o == 2).all()
+    x[250] = -1
+    with pytest.raises(TileError) as caught:
+        emulate.run(module, {"x": x, "o": o, "n": 300}, (4,))
+    text = str(caught.value)
+    assert "device_assert failed in program (2, 0, 0): x is positive" in text
+    assert 'tl.device_assert(value > 0, "x is positive", mask=inside)\n' in text
+    with pytest.raises(TileError, match=r"device_assert failed in program \(0, 0, 0\)"):
+        emulate.run(module, {"x": np.ones(3000, np.float32), "o": o, "n": 3000}, (1,))
+    plain = compiled(doubled, arguments, (4,)).module
+    assert "all_hold" not in plain.source
+
+
+def test_assertions_are_checked_in_a_single_role() -> None:
+    @tiledsl.jit
+    def checked(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BK: tl.constexpr = 64):
+        acc = tl.zeros((128, 64), tl.float32)
+        for k in range(0, a.shape[1], BK):
+            acc = tl.dot(a.load((0, k), (128, BK)), b.load((k, 0), (BK, 64)), acc)
+        tl.device_assert(acc < 1e30)
+        c.store((0, 0), acc)
+
+    shapes = ((128, 256), (256, 64), (128, 64))
+    tensors = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
+    assert checked.compile(*tensors, grid=(1,)).certificate is not None
+    report = checked.report(*tensors, grid=(1,), debug=True)
+    assert "a debug build checks assertions in a single role (test_emulated_debug.py" in report
+    with pytest.raises(ScheduleError, match="checks assertions in a single role"):
+        checked.compile(*tensors, grid=(1,), debug=True, num_consumers=1)
 
 
 def test_a_plain_build_has_nothing_of_it() -> None:

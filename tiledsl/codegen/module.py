@@ -138,7 +138,8 @@ class Build:
 class Site:
     """A place where a role of a debug build waits.
 
-    kind: `full` or `empty` slots of a channel, or `named` barrier.
+    kind: `full` or `empty` slots of a channel, or `named` barrier; of an assertion `assert`, with
+    its message as channel.
     """
 
     role: str

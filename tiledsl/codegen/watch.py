@@ -9,6 +9,7 @@ from __future__ import annotations
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.emission import Watch
 from tiledsl.codegen.module import Site
+from tiledsl.errors import CodegenError
 from tiledsl.errors import ResourceError
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -21,10 +22,12 @@ from tiledsl.ir.types import HandleType
 from tiledsl.target import Target
 
 __all__ = [
+    "assert_number",
     "delays",
     "leave_condition",
     "number",
     "role_registers",
+    "vote_address",
     "watch_end",
     "watch_of",
     "watch_start",
@@ -70,6 +73,19 @@ def number(op: Op, e: Emission, name: str) -> str:
     depth = handle.depth if isinstance(handle, HandleType) else 1
     e.watch.sites.append(Site(e.place.name, kind, channel, depth, op.loc))
     return str(len(e.watch.sites))
+
+
+def assert_number(op: Op, message: str, e: Emission) -> str:
+    """The number of an assertion."""
+    if e.watch is None:
+        raise CodegenError("assertions are of debug builds")
+    e.watch.sites.append(Site(e.place.name, "assert", message, 1, op.loc))
+    return str(len(e.watch.sites))
+
+
+def vote_address() -> str:
+    """Address of the flag by which the whole block takes part in a decision."""
+    return f"watched + {MBARRIER_BYTES * (LAST_BARRIER + 1)}"
 
 
 def role_registers(op: Role, e: Emission) -> int:

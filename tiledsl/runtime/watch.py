@@ -19,6 +19,7 @@ from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Site
 from tiledsl.errors import LaunchError
 from tiledsl.errors import PipelineStall
+from tiledsl.errors import TileError
 from tiledsl.runtime import driver
 
 SYMBOL = "tdsl_stall"
@@ -80,10 +81,8 @@ def fresh_state() -> bytes:
     return HEAD.pack(0, 0, math.ceil(wait_seconds() * 1e6), 0).ljust(STATE_BYTES, b"\0")
 
 
-def stall_of(
-    module: KernelModule, state: bytes, grid: tuple[int, int, int]
-) -> PipelineStall | None:
-    """The error for what a launch left; None when all of its waits ended."""
+def stall_of(module: KernelModule, state: bytes, grid: tuple[int, int, int]) -> TileError | None:
+    """The error for what a launch left; None when all waits ended and all assertions held."""
     stalled, first, budget_us, _ = HEAD.unpack_from(state)
     if not stalled:
         return None
@@ -103,6 +102,9 @@ def stall_of(
     if not waiters:
         return PipelineStall(f"kernel {module.name}: a wait was given up", block=block)
     head = waiters[0]
+    if head.site.kind == "assert":
+        detail = f": {head.site.channel}" if head.site.channel else ""
+        return TileError(f"device_assert failed in program {block}{detail}", head.site.loc)
     error = PipelineStall(
         f"kernel {module.name} stalled in block {block}: {head} for {head.seconds:.1f} s",
         head.site.loc,
@@ -139,6 +141,7 @@ class Watcher:
 
         Raises:
             PipelineStall: a wait was given up; the context goes on.
+            TileError: an assertion does not hold.
             LaunchError: the launch failed, or a CUDA graph captures the stream.
         """
         name = self.module.name

@@ -34,6 +34,18 @@ TDSL_FN bool leave_together(u32 vote, u32 id, u32 threads) {
   return leaves;
 }
 
+// Whether an assertion holds in all threads of the block; if not, the block ends. vote: as above. Block.
+TDSL_FN bool all_hold(bool holds, u32 vote, u32 site) {
+  if (!holds) {
+    st_shared<u32>(vote, 1u);
+    note_stall(site, 0, 0, 0);
+  }
+  block_sync();
+  const bool fails = ld_shared<u32>(vote) != 0;
+  block_sync();
+  return !fails;
+}
+
 // After a stall, lets copies in flight land before the block ends. Thread.
 TDSL_FN void settle() {
   if (!has_stalled()) return;

@@ -14,6 +14,8 @@ from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.registry import emits
+from tiledsl.codegen.watch import assert_number
+from tiledsl.codegen.watch import vote_address
 from tiledsl.dtypes import DType
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import debug as ops
@@ -38,6 +40,41 @@ def print_(op: ops.Print, e: Emission) -> PrintContext:
         label = op.prefix if len(op.values) == 1 else f"{op.prefix}(operand {number})"
         lines.append(_print(value, label, e, hex_=op.hex))
     return PrintContext("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class AssertContext:
+    """holds: what makes `value` of a tile; vote: address of a flag of the block.
+
+    A block of a cluster goes on: others may read its shared memory.
+    """
+
+    holds: str
+    value: str
+    vote: str
+    site: str
+    variant: str
+
+
+@emits("debug.assert")
+def assert_(op: ops.Assert, e: Emission) -> AssertContext:
+    """`if (!all_hold(holds_1, watched + 128, 3)) return;`: if some element fails, it ends."""
+    site, vote = assert_number(op, op.message, e), vote_address()
+    variant = "cluster" if e.cluster_size > 1 else ""
+    value = op.condition
+    if not isinstance(value.type, TileType):
+        return AssertContext("", e.text(value), vote, site, variant)
+    layout = e.layout(value.type)
+    name = e.names.fresh("holds")
+    places: list[str] = []
+    for dim, extent in enumerate(value.type.shape):
+        if layout.padded_shape[dim] > extent:
+            thread = thread_coordinate(e, layout, dim, dim_name(dim, layout.rank))
+            places.append(f"{add(thread, register_part(layout, dim))} >= {extent}")
+    condition = " || ".join([*places, element(e, value, "i")])
+    loop = f"for (int i = 0; i < {layout.num_regs}; ++i) {name} = {name} && ({condition});"
+    holds = f"bool {name} = true;\n#pragma unroll\n{loop}"
+    return AssertContext(holds, name, vote, site, variant)
 
 
 def _print(value: Value, label: str, e: Emission, *, hex_: bool) -> str:

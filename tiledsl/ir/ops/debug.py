@@ -61,10 +61,8 @@ class Print(Op, opcode="debug.print", effect=Effect.SYNC):
 class Assert(Op, opcode="debug.assert", effect=Effect.SYNC):
     """Ends the run with an error unless every element of `condition` (i1) holds.
 
-    Kernels on a GPU leave it out.
+    Of the kernels on a GPU only debug builds have it.
     """
-
-    macro_waiver = "compiled kernels leave assertions out"
 
     condition: Value = operand()
     message: str = attribute(default="")
@@ -96,9 +94,9 @@ def device_print(b: Builder, prefix: str, *args: Operand, hex: bool = False) -> 
 
 @builtin
 def device_assert(b: Builder, cond: Operand, msg: str = "", mask: Operand | None = None) -> None:
-    """Stops the interpreter with an error unless the condition holds where `mask` does.
+    """Stops the kernel with an error unless the condition holds where `mask` does.
 
-    cond: a scalar or a tile. Compiled kernels leave it out.
+    cond: a scalar or a tile. On a GPU only debug builds (`debug=True`) check it.
     """
     condition = is_true(b, cond, "device_assert(): cond")
     if unwrap(mask) is not None:

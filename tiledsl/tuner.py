@@ -180,7 +180,7 @@ class Autotuner(KernelInterface):
         key = self.key_of(args, kwargs)
         found = self.cache.get(key)
         if found is None:
-            if timing.is_capturing():
+            if timing.is_capturing(list(self.named(args, kwargs).values())):
                 return self._under_capture(args, kwargs)
             on_gpu = timing.device_text(list(self.named(args, kwargs).values()))
             if not on_gpu and self.do_bench is None:
@@ -224,7 +224,8 @@ class Autotuner(KernelInterface):
         file_key = timing_key(device, self.kernel().closure().digest, repr((key, self.keys)))
         known = self._known(file_key, left)
         if len(known) < len(left):
-            with tuning(file_key, self.budget_seconds):
+            values = list(self.named(args, kwargs).values())
+            with tuning(file_key, self.budget_seconds), timing.on_device_of(values):
                 known = self._known(file_key, left)
                 new = [c for c in left if c not in known]
                 made = self._race(new, args, kwargs, grid)

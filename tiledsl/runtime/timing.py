@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from typing import Literal
 
@@ -23,9 +25,12 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def is_capturing() -> bool:
-    """Whether torch's current stream is being captured into a graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+def is_capturing(values: Sequence[Any] = ()) -> bool:
+    """Whether torch's current stream, of the GPU of some arguments, is captured into a graph."""
+    if not torch.cuda.is_available():
+        return False
+    with on_device_of(values):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def times(
@@ -157,10 +162,19 @@ def _tensor(value: Any) -> Any:
     return base if isinstance(base, torch.Tensor) and not isinstance(value, torch.Tensor) else value
 
 
+def device_of(values: Sequence[Any]) -> torch.device | None:
+    """The GPU that holds the first tensor among some arguments."""
+    devices = (getattr(value, "device", None) for value in values)
+    return next((d for d in devices if getattr(d, "type", None) == "cuda"), None)
+
+
 def device_text(values: Sequence[Any]) -> str:
     """Name of the GPU that holds the first tensor among some arguments; empty without one."""
-    for value in values:
-        device = getattr(value, "device", None)
-        if getattr(device, "type", None) == "cuda":
-            return torch.cuda.get_device_name(device)
-    return ""
+    device = device_of(values)
+    return "" if device is None else torch.cuda.get_device_name(device)
+
+
+def on_device_of(values: Sequence[Any]) -> AbstractContextManager[object]:
+    """Makes the GPU of some arguments current: events and streams are those of the current one."""
+    device = device_of(values)
+    return contextlib.nullcontext() if device is None else torch.cuda.device(device)

@@ -54,7 +54,7 @@ def grid(meta):
 def fake(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(timing, "device_text", lambda _: "a GPU")
-    monkeypatch.setattr(timing, "is_capturing", lambda: False)
+    monkeypatch.setattr(timing, "is_capturing", lambda _: False)
     for kernel in (scale, matmul, shift):
         kernel.forget()
     return fake_driver.install(monkeypatch)
@@ -203,7 +203,7 @@ def test_reset_restore_and_hooks(fake):
 def test_nothing_is_tuned_under_capture_or_on_the_cpu(fake, monkeypatch):
     x, o = pair()
     tuned = tiledsl.autotune(CONFIGS, key=["n"])(scale)
-    monkeypatch.setattr(timing, "is_capturing", lambda: True)
+    monkeypatch.setattr(timing, "is_capturing", lambda _: True)
     with pytest.warns(UserWarning, match="nothing can be tuned while a graph is captured"):
         tuned[grid](x, o, N)
     assert [launch.threads for launch in fake.launches] == [64]

@@ -42,6 +42,7 @@ from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.debug import Assert
+from tiledsl.ir.ops.mma import follow_precision
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.printer import print_graph
@@ -143,6 +144,7 @@ class Request:
     nvrtc_options: tuple[str, ...] = ()
     views: tuple[TensorView, ...] = ()
     build: Build = field(default_factory=Build)
+    f32_precision: str = ""
 
 
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
@@ -150,6 +152,7 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     made = {v.name for v in request.views}
     specs = {n: s for n, s in request.specs.items() if n not in made}
     graph = lower_function(request.fn, specs, constants)
+    follow_precision(graph, request.f32_precision)
     passes = (*FAST_PASSES, *TILE_PASSES) if request.fast_math else TILE_PASSES
     run_passes(graph, passes, request.target, dump=request.dump)
     return graph

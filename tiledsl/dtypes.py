@@ -117,6 +117,9 @@ def pointer_to(element: DType) -> DType:
     )
 
 
+INT32_ROOM = 2**31 - 2**16
+"""Integer arguments from here on are int64: a step or a tile beyond them is still counted right."""
+
 FP8_LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 

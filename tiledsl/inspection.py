@@ -23,6 +23,7 @@ from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
+from tiledsl.runtime.signature import f32_precision
 from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def request_of(
         dump,
         call.nvrtc_options,
         build=call.build,
+        f32_precision=f32_precision(),
     )
 
 

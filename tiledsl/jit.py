@@ -18,6 +18,7 @@ from tiledsl.call import GridLike
 from tiledsl.call import bind_call
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
+from tiledsl.dtypes import INT32_ROOM
 from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
@@ -59,8 +60,6 @@ from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Kernel
-
-INT32_MAX = 2**31 - 1
 
 
 class JitFunction(Inspected):
@@ -252,9 +251,10 @@ class JitFunction(Inspected):
         for name, spec in zip(sig.names, sig.specs, strict=True):
             if isinstance(spec, TensorSpec):
                 largest = max(call.runtime[name].shape, default=0)
-                if largest > INT32_MAX:
+                if largest > INT32_ROOM:
                     raise LaunchError(
-                        f"argument {name}: an extent of {largest} exceeds {INT32_MAX}"
+                        f"argument {name}: an extent of {largest} exceeds {INT32_ROOM}",
+                        hint="view the tensor with more dimensions",
                     )
 
     # ------------------------------------------------------------------ programs

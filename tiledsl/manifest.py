@@ -37,6 +37,7 @@ from tiledsl.runtime.programs import PROGRAMS
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
 from tiledsl.runtime.signature import Signature
+from tiledsl.runtime.signature import f32_precision
 from tiledsl.runtime.store import store
 from tiledsl.runtime.workers import cpus
 from tiledsl.runtime.workers import forked
@@ -127,6 +128,7 @@ def entry_of(kernel: JitFunction, event: hooks.Event) -> dict[str, Any]:
             "kernel": f"{fn.__module__}:{fn.__qualname__}",
             "file": inspect.getfile(fn),
             "call": event.text,
+            "f32_precision": f32_precision(),
             "names": list(sig.names),
             "specs": encode(sig.specs),
             "args": args,
@@ -235,6 +237,7 @@ def program_for(kernel: JitFunction, entry: dict[str, Any]) -> Program:
         call.num_warps,
         call.fast_math,
         nvrtc_options=call.nvrtc_options,
+        f32_precision=entry.get("f32_precision", ""),
     )
     program = compile_program(request, call)
     program.chosen = {k: decode(v) for k, v in entry["chosen"].items()}

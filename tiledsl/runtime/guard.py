@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 
+from tiledsl.dtypes import INT32_ROOM
 from tiledsl.runtime.descriptor import TensorDescriptor
 
 Kind = Literal[
@@ -49,7 +50,7 @@ def kind_of(value: object, *, is_pointer: bool) -> Kind:
     if type(value) is bool:
         return "bool"
     if type(value) is int:
-        return "int" if -(2**31) <= value < 2**31 else "long"
+        return "int" if -(2**31) <= value < INT32_ROOM else "long"
     return "float" if type(value) is float else "other"
 
 
@@ -215,6 +216,8 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
                     key.append(name)
                 elif name not in shape.plain:
                     key.append(_divisor(name, one=shape.factors is None or name in shape.factors))
+                else:
+                    key.append(f"{name} >= {INT32_ROOM}")
             case "float" | "bool":
                 reads.append(f"v_{name} = {name}")
                 if shape.by_value:
@@ -229,7 +232,7 @@ def _reads(shape: Shape) -> tuple[list[str], list[str]]:
 def _divisor(name: str, *, one: bool) -> str:
     """What is known of an integer: its low bits, and of a factor whether it is 1."""
     low = f"({name} == 1 or ({name} & 15) + 2)" if one else f"{name} & 15"
-    return f"{low} if {name} > 0 else -1"
+    return f"{low} if 0 < {name} < {INT32_ROOM} else -1 - ({name} > 0)"
 
 
 def _constant(name: str, *, has_default: bool) -> list[str]:

@@ -220,7 +220,7 @@ _pointers = _PointerSpecs()
 
 
 def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
-    """The spec of a scalar: int is i32, or i64 when it does not fit; float is f32; bool is i1.
+    """The spec of a scalar: int is i32, i64 from `INT32_ROOM` on; float is f32; bool is i1.
 
     Raises:
         LaunchError: a value that is no scalar, or an integer of more than 64 bits.
@@ -246,7 +246,7 @@ def _int_spec(name: str, value: int) -> ScalarSpec:
         return _ONE
     # Strides of 0 and below are for no tensor map: nothing is said of such numbers.
     low = value & 15 if value > 0 else 1
-    if -(2**31) <= value < 2**31:
+    if -(2**31) <= value < dtypes.INT32_ROOM:
         return _I32[low]
     if -(2**63) <= value < 2**63:
         return _I64[low]
@@ -267,6 +267,11 @@ def device_of(value: HasPointer) -> Device:
 def dot_precision() -> str:
     """What float32 dots without a precision of their own follow, as torch has it now."""
     return sys.intern(torch.get_float32_matmul_precision())
+
+
+def f32_precision() -> str:
+    """The precision of float32 dots that name none: one TF32 product, or "" for all of f32."""
+    return "" if dot_precision() == "highest" else "tf32"
 
 
 def to_dtype(value: object) -> DType | None:

@@ -33,6 +33,7 @@ from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
+from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.single_dots import unbatch_dots
 
 DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
@@ -195,6 +196,7 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
             if not isinstance(op, Yield):
                 builder.add(clone_op(op, mapping))
     order_memory(out)
+    expand_dots(out)
     unbatch_dots(out)
     return out
 

@@ -93,7 +93,8 @@ def _condition(op: ops.For, e: Emission) -> str:
     sign = known_sign(op.step)
     if sign:
         return f"{iv} {'<' if sign > 0 else '>'} {upper}"
-    return f"{e.atom(op.step)} > 0 ? {iv} < {upper} : {iv} > {upper}"
+    step = e.atom(op.step)
+    return f"{step} > 0 ? {iv} < {upper} : {step} < 0 && {iv} > {upper}"
 
 
 def _increment(op: ops.For, e: Emission) -> str:

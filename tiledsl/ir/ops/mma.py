@@ -8,11 +8,13 @@ import numpy as np
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
+from tiledsl.dtypes import float64
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
+from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.library import tf32_high
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Effect
@@ -38,7 +40,9 @@ FP8_PROMOTION = 128
 
 
 def accumulator_dtype(operand_dtype: DType) -> DType:
-    """f32 for floats, i32 for int8."""
+    """f32 for floats, i32 for int8, f64 for f64."""
+    if operand_dtype == float64:
+        return float64
     return int32 if operand_dtype.is_int else float32
 
 
@@ -60,8 +64,8 @@ def product_shape(a: TileType, b: TileType) -> tuple[int, ...]:
 class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     """acc + a @ b.
 
-    a: [M, K], b: [K, N], one 16-bit, fp8, int8 or f32 dtype. acc, out: [M, N] f32 (i32 for int8),
-    registers.
+    a: [M, K], b: [K, N], one 16-bit, fp8, int8, f32 or f64 dtype. acc, out: [M, N] f32 (i32 for
+    int8, f64 for f64), registers.
     a and b may have leading batch dimensions, [B, M, K] and [B, K, N]; then acc has them too.
     precision: for f32 operands "tf32" (one product of operands rounded to TF32), "tf32x3" (three,
     an error of about 2**-21 of the sum of absolute products), "ieee" or "" (as accurate as f32);
@@ -90,11 +94,10 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
 
     def evaluate(self, a: Any, b: Any, acc: Any) -> Any:
         wide = np.int64 if np.asarray(a).dtype.kind in "iu" else np.float32
-        if np.asarray(a).dtype == np.float32:
-            if self.precision == "tf32":
-                a, b = tf32_high(a), tf32_high(b)
-            else:
-                wide = np.float64
+        if np.asarray(a).dtype == np.float32 and self.precision == "tf32":
+            a, b = tf32_high(a), tf32_high(b)
+        elif np.asarray(a).dtype.itemsize >= 4:
+            wide = np.float64
         product = np.asarray(a).astype(wide) @ np.asarray(b).astype(wide)
         return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(
             np.asarray(acc).dtype
@@ -212,7 +215,10 @@ class ClusterReduce(
         return (self.acc.type, ScalarType(int1))
 
 
-PRECISIONS = ("tf32", "tf32x3", "ieee")
+PRECISIONS = {
+    "tf32": "tf32", "tf32x3": "tf32x3", "ieee": "ieee", "bf16x3": "tf32x3", "bf16x6": "ieee",
+}  # fmt: skip
+"""What is asked for, and what is computed: the same, or something at least as accurate."""
 
 
 @builtin
@@ -229,9 +235,9 @@ def dot(
     """`a @ b`, plus `acc` when given.
 
     a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else
-    acc's dtype, else float32 (int32 for
-    int8).
-    input_precision: "tf32", "tf32x3" or "ieee" for float32 operands; None follows
+    acc's dtype, else float32 (int32 for int8, float64 for float64).
+    input_precision: for float32 operands "tf32", "tf32x3" or "ieee" ("bf16x3" and "bf16x6" give
+    the next more accurate of these); None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"
     (False).
     max_num_imprecise_acc: for 8-bit floats, how many products may be summed before the sum is added
@@ -253,6 +259,13 @@ def dot(
     return as_value(builder, product, out)
 
 
+def follow_precision(graph: TileGraph, precision: str) -> None:
+    """Gives the f32 dots that name no precision this one."""
+    for op in graph.find(Dot):
+        if op.precision == "" and isinstance(op.a.type, TileType) and op.a.type.dtype == float32:
+            op.precision = precision
+
+
 def _promotion(dtype: DType, imprecise: int | None) -> int:
     """After how many elements of K an fp8 product is added in f32: at least one instruction box."""
     if not dtype.is_fp8 or imprecise is None:
@@ -265,10 +278,10 @@ def _dot_operand(x: object, name: str) -> TileType:
     if not isinstance(x, Value) or not isinstance(x.type, TileType):
         raise TypeMismatch(f"dot(): {name} must be a tile, got {describe(x)}")
     dtype = x.type.dtype
-    if (dtype.is_int and dtype.bits == 8) or (dtype.is_float and dtype.bits <= 32):
+    if dtype.is_float or (dtype.is_int and dtype.bits == 8):
         return x.type
     raise TypeMismatch(
-        f"dot(): {name} is {dtype!r}, expected float16, bfloat16, float32, an 8-bit float or int8",
+        f"dot(): {name} is {dtype!r}, expected a float or int8",
         hint=f"cast it first: {x.name or name}.to(tl.float16)",
     )
 
@@ -291,4 +304,4 @@ def _precision(dtype: DType, wanted: str | None, allow_tf32: bool | None) -> str
         return ""
     if wanted is None and allow_tf32 is not None:
         wanted = "tf32" if allow_tf32 else "ieee"
-    return wanted or ""
+    return PRECISIONS[wanted] if wanted else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.store import Damaged
@@ -22,6 +24,8 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="what is installed, what is missing and how to get it")
     cache = commands.add_parser("cache", help="the disk cache of compiled kernels")
     cache.add_argument("action", choices=("list", "clear", "verify"))
+    cache.add_argument("--certificates", action="store_true", help="list with the proofs")
+    cache.add_argument("--bundle", type=Path, help="list the programs of a bundle instead")
     compiler = commands.add_parser("compile", help="kernels of a file to cubin, CUDA, C header")
     compiler.add_argument("file", type=Path, help="a Python file with kernels and their signatures")
     compiler.add_argument("-o", "--output", type=Path, default=Path("out"), help="folder to fill")
@@ -35,21 +39,50 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def cache_list() -> int:
-    """Prints a line per entry."""
+def certificate_lines(blobs: Mapping[str, bytes], prefix: str = "") -> list[str]:
+    """What a file says of the proof of a program."""
+    text = blobs.get(f"{prefix}certificate")
+    if text is None:
+        return []
+    lines = text.decode().splitlines()
+    return [f"    {line}" for line in lines or ["no roles, nothing to prove"]]
+
+
+def bundle_list(path: Path, *, certificates: bool) -> int:
+    """Prints a line per program of a bundle; 1 when it cannot be read."""
+    try:
+        record = unpack_record(path.read_bytes())
+        programs: dict[str, Any] = record.facts["programs"]
+    except (OSError, Damaged, KeyError) as fault:
+        print(f"{path} is no bundle: {fault}", file=sys.stderr)
+        return 1
+    for key, program in programs.items():
+        print(f"program  {key[:16]:16} {program['facts'].get('name', '')}")
+        if certificates:
+            print("\n".join(certificate_lines(record.blobs, f"{key}/")))
+    return 0
+
+
+def cache_list(*, certificates: bool = False) -> int:
+    """Prints a line per entry, on demand with the proof of each program."""
     total, count = 0, 0
     for path in store().files():
         try:
             facts, data = path.stat(), path.read_bytes()
         except OSError:
             continue  # another process removed it
+        proof: list[str] = []
         try:
-            name = str(unpack_record(data).facts.get("name", ""))
+            record = unpack_record(data)
+            name = str(record.facts.get("name", ""))
+            proof = certificate_lines(record.blobs) if certificates else []
         except Damaged as fault:
             name = f"damaged: {fault}"
         kind, _, key = path.stem.partition("-")
         used = datetime.fromtimestamp(facts.st_mtime).strftime("%Y-%m-%d %H:%M")
         print(f"{kind:8} {key[:16]:16} {len(data) / 1024:8.1f} KiB  {used}  {name}")
+        for line in proof:
+            print(line)
         total, count = total + len(data), count + 1
     print(f"{count} entries, {total / 2**20:.1f} MiB, in {store().folder or 'no folder'}")
     return 0
@@ -75,9 +108,15 @@ def main() -> int:
     given = parser().parse_args()
     match given.command:
         case "cache":
-            return {"list": cache_list, "clear": cache_clear, "verify": cache_verify}[
-                given.action
-            ]()
+            match given.action:
+                case "clear":
+                    return cache_clear()
+                case "verify":
+                    return cache_verify()
+                case _ if given.bundle is not None:
+                    return bundle_list(given.bundle, certificates=given.certificates)
+                case _:
+                    return cache_list(certificates=given.certificates)
         case "compile":
             from tiledsl.aot import compile_file
 

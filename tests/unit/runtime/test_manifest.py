@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.unit.runtime.manifest_kernels import matmul
 from tests.unit.runtime.manifest_kernels import scale
 from tiledsl import hooks
 from tiledsl import inspection
+from tiledsl.__main__ import main
 from tiledsl.errors import LaunchError
 from tiledsl.manifest import Manifest
 from tiledsl.runtime.programs import PROGRAMS
@@ -99,7 +101,19 @@ def test_a_frozen_kernel_takes_new_extents(fake):
         matmul[tiles](a, b.t(), c)
 
 
-def test_bundle_loads_without_a_cache_or_nvrtc(fake, tmp_path, monkeypatch):
+def test_the_cache_shows_certificates(fake, monkeypatch, capsys):
+    launch()
+    monkeypatch.setattr(sys, "argv", ["tiledsl", "cache", "list", "--certificates"])
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert "    proved for all trip counts and interleavings" in out
+    assert "proved ordering: every write of a slot" in out
+    monkeypatch.setattr(sys, "argv", ["tiledsl", "cache", "list"])
+    assert main() == 0
+    assert "proved" not in capsys.readouterr().out
+
+
+def test_bundle_loads_without_a_cache_or_nvrtc(fake, tmp_path, monkeypatch, capsys):
     with tiledsl.record() as recording:
         launch()
     file = tiledsl.bundle(recording.stop(), tmp_path / "kernels.tdsl")
@@ -114,6 +128,13 @@ def test_bundle_loads_without_a_cache_or_nvrtc(fake, tmp_path, monkeypatch):
     program = next(iter(matmul._programs.values()))
     assert program.certificate
     assert program.certificate.splitlines()[0] in program.report
+    monkeypatch.setattr(
+        sys, "argv", ["tiledsl", "cache", "list", "--certificates", "--bundle", str(file)]
+    )
+    assert main() == 0
+    out = capsys.readouterr().out
+    assert all(line.strip() in out for line in program.certificate.splitlines())
+    assert "no roles, nothing to prove" in out
     assert len(fake.launches) == 4
 
 

@@ -9,6 +9,7 @@ import pytest
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import fp8_matmul_rowwise
+from examples.grouped_matmul import grouped_matmul
 from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
 from tests.emulation.test_emulated_kernels import same_as_interpreter
@@ -76,3 +77,23 @@ def test_block_scales(name: str) -> None:
     same_as_interpreter(
         block_scaled_matmul, args, ("c",), grid_of(M, N), tolerance=TOLERANCE, **SCALED[name]
     )
+
+
+@pytest.mark.parametrize(
+    "options", [{"BN": 128, "split_k": 1}, {"BN": 64, "warp_specialize": False}], ids=str
+)
+@pytest.mark.parametrize("sizes", [(130, 0, 1, 70), (0, 5)], ids=str)
+def test_groups(sizes: tuple[int, ...], options: dict[str, object]) -> None:
+    """Rows of c behind the last group keep what they hold."""
+    G, N, K = len(sizes), 120, 72
+    offsets = np.cumsum([0, *sizes]).astype(np.int32)
+    starts = np.cumsum([0, *(-(-s // 128) for s in sizes)]).astype(np.int32)
+    T = int(offsets[-1]) + 3
+    args = {
+        "x": normal(T, K, dtype=BF16), "w": normal(G, K, N, dtype=BF16), "offsets": offsets,
+        "starts": starts, "c": nothing(T, N),
+    }  # fmt: skip
+    same_as_interpreter(
+        grouped_matmul, args, ("c",), lambda meta: (T // 128 + G, -(-N // meta["BN"])),
+        tolerance=TOLERANCE, G=G, STEPS=(G - 1).bit_length(), **options,
+    )  # fmt: skip

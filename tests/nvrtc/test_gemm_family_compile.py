@@ -9,6 +9,7 @@ from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import grid_of
+from examples.grouped_matmul import grouped_matmul
 from tests.nvrtc.test_attention_compile import check
 from tiledsl.compiler import Kernel
 
@@ -42,3 +43,17 @@ def test_large_tiles_with_f32_sums(options):
 def test_block_scales(shape):
     m, n, _ = shape
     check(block_scaled_matmul.compile(*meta_arguments(*shape), grid=grid_of(m, n)))
+
+
+def test_groups():
+    t, g, n, k = 65536, 64, 4096, 2048
+    x, c = (torch.empty(t, d, device="meta", dtype=BF16) for d in (k, n))
+    w = torch.empty(g, n, k, device="meta", dtype=BF16).transpose(1, 2)
+    offsets, starts = (torch.empty(g + 1, device="meta", dtype=torch.int32) for _ in range(2))
+    kernel = grouped_matmul.compile(
+        x, w, offsets, starts, c, g, 6, grid=lambda meta: (t // 128 + g, -(-n // meta["BN"]))
+    )
+    plan = check(kernel)
+    assert plan.num_consumers == 2
+    assert "tma_store_rows" in kernel.module.source
+    assert "uniform(load_one" in kernel.module.source.partition("consumer")[2]

@@ -98,8 +98,9 @@ class ConsumerBuilder(RoleBuilder):
         (store,) = [o for o in ops if isinstance(o, Store)]
         value = tile_type(store.value, "store")
         undef = self.b.value(Undef(value.shape, value.dtype), "result")
+        places = (*store.offsets, *(() if store.end is None else (store.end,)))
         zeros = tuple(
-            self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in store.offsets
+            self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in places
         )
         nothing = self.b.value(Constant(0, int1), "has_result")
         loop, body = self.tile_loop((undef, *zeros, nothing))
@@ -110,7 +111,7 @@ class ConsumerBuilder(RoleBuilder):
             self.deferred_store = store
             self.clone_into([o for o in ops if o is not store])
             valid = self.in_range or self.b.value(Constant(1, int1))
-            self.b.add(Yield((self.get(store.value), *(self.get(o) for o in store.offsets), valid)))
+            self.b.add(Yield((self.get(store.value), *(self.get(o) for o in places), valid)))
         self.pending = loop.results
         self.deferred_store = store
         self.store_pending(-1)
@@ -122,6 +123,7 @@ class ConsumerBuilder(RoleBuilder):
         store = self.deferred_store
         assert store is not None
         value, *offsets, valid = self.pending
+        end = offsets.pop() if store.end is not None else None
         with self.b.located(store.loc):
             branch = If(valid)
             self.b.add(branch)
@@ -132,9 +134,11 @@ class ConsumerBuilder(RoleBuilder):
                         target,
                         tuple(offsets),
                         value,
+                        end=end,
                         block_shape=store.block_shape,
                         squeeze=store.squeeze,
                         chunk=chunk,
+                        end_dim=store.end_dim,
                     )
                 )
                 self.b.add(Yield(()))
@@ -241,14 +245,20 @@ class ConsumerBuilder(RoleBuilder):
         def emit() -> None:
             tensor, value = self.get(op.tensor), self.get(op.value)
             offsets = tuple(self.get(o) for o in op.offsets)
+            end = None if op.end is None else self.get(op.end)
             if op.id in self.stores:
                 # Staging is written in any case: an `if` around it would keep accumulators and
                 # packed results alive side by side.
                 only = self.in_range if self.owner is None else None
-                block, squeeze = op.block_shape, op.squeeze
-                b.add(StoreTile(tensor, offsets, value, only, block_shape=block, squeeze=squeeze))
+                block, squeeze, dim = op.block_shape, op.squeeze, op.end_dim
+                b.add(
+                    StoreTile(
+                        tensor, offsets, value, only, end,
+                        block_shape=block, squeeze=squeeze, end_dim=dim,
+                    )
+                )  # fmt: skip
             else:
-                b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze))
+                b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze, end, op.end_dim))
 
         if guard is None or (op.id in self.stores and self.owner is None):
             emit()

@@ -32,6 +32,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.role import ClusterRank
@@ -55,6 +56,8 @@ from tiledsl.ws.stores import lies_as_planned
 
 BARRIER_BYTES = 1024
 """Room for mbarriers and alignment."""
+PART_ROWS = (8, 1)
+"""Lines of the boxes by which a store ends within its box."""
 
 
 @dataclass
@@ -93,6 +96,7 @@ class Lowering:
         self.operands: dict[int, Value] = {}
         self.maps: list[Value] = []
         self.store_maps: dict[Value, Value] = {}
+        self.part_maps: dict[Value, tuple[Value, ...]] = {}
 
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
@@ -307,9 +311,12 @@ class Lowering:
     def make_store_map(self, op: tma.StoreTile) -> None:
         g = self.geometry
         assert g is not None
+        payload = SmemType(g.chunk_shape, tensor_type(op.tensor, "store").dtype, g.major)
         if op.tensor not in self.store_maps:
-            payload = SmemType(g.chunk_shape, tensor_type(op.tensor, "store").dtype, g.major)
             self.store_maps[op.tensor] = self.tensor_map(op.tensor, op.squeeze, payload, g.rows)
+        if op.end is not None and op.tensor not in self.part_maps:
+            maps = (self.tensor_map(op.tensor, op.squeeze, payload, n) for n in PART_ROWS)
+            self.part_maps[op.tensor] = tuple(maps)
 
     def setup(self, arrays: list[tuple[Ring, Value, Value]]) -> None:
         b = self.b
@@ -512,13 +519,24 @@ class Lowering:
                             Add(at, b.value(Mul(group, b.value(Constant(g.part[g.split], int32)))))
                         )
                 coords.append(at)
-            b.add(tma.Store(self.store_maps[op.tensor], slot, tuple(coords), op.guard))
+            rows, parts = self.lines_left(b, op, coords[1] if len(coords) > 1 else None)
+            target = self.store_maps[op.tensor]
+            b.add(tma.Store(target, slot, tuple(coords), op.guard, rows, *parts))
             if cursor is not None:
                 b.add(barrier.CursorNext(cursor))
         made = op.value.defining_op
         self.graph.erase(op)
         if isinstance(made, Map) and not self.graph.has_uses(made.results[0]):
             self.graph.erase(made)
+
+    def lines_left(
+        self, b: Builder, op: tma.StoreTile, at: Value | None
+    ) -> tuple[Value | None, tuple[Value, ...]]:
+        """How many lines of a box lie before the store's end, and the maps for a part of it."""
+        if op.end is None:
+            return None, ()
+        assert at is not None
+        return b.value(Sub(self.i32(b, op.end), at), "lines"), self.part_maps[op.tensor]
 
     def chunk_value(self, b: Builder, op: tma.StoreTile, start: tuple[int, int]) -> Value:
         """The stored tile, or the loop that makes it for one chunk alone.

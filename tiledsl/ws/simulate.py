@@ -245,6 +245,9 @@ class Simulation(Run):
         coords = [int(t.env[v]) for v in op.coords]
         guard = op.guard is None or bool(t.env[op.guard])
         tensor, data = t.env[_map(op.map).tensor], slot.state
+        if op.rows is not None:
+            made = _map(op.map)
+            tensor = memory.before_end(tensor, coords[1] + int(t.env[op.rows]), made.dims[1])
 
         def happen() -> None:
             if guard:

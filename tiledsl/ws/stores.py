@@ -93,6 +93,9 @@ def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
         return "the stored block is not two-dimensional along the dimension of stride 1"
     if t.dtype.bits not in (16, 32):
         return f"dtype {t.dtype!r} is not staged"
+    dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
+    if store.end is not None and dims[1:2] != (store.end_dim,):
+        return "its end is not along the dimension next to that of stride 1"
     major = kept.index(t.inner_dim)
     part = list(value.shape)
     split = split_of(store, plan)

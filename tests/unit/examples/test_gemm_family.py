@@ -7,6 +7,7 @@ import torch
 
 from examples import block_scaled_matmul
 from examples import fp8_matmul
+from examples import grouped_matmul
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 SHAPES = [(128, 128, 128), (1, 136, 272), (70, 200, 400)]
@@ -31,3 +32,19 @@ def test_fp8_rows_and_columns(dtypes):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_block_scaled_matmul(shape):
     assert block_scaled_matmul.run(*shape, "cpu") <= 2e-3
+
+
+@pytest.mark.parametrize("sizes", [[128, 128], [0, 1, 200, 0, 131], [5]], ids=str)
+def test_grouped_matmul(sizes):
+    assert grouped_matmul.run(sizes, 136, 72, "cpu") <= 4e-3
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [([0, 9, 5, 20], "ascend"), ([0, 5, 9, 21], "at most 20"), ([0, 20], "4 offsets")],
+    ids=str,
+)
+def test_offsets_that_fit_nothing_are_refused(ends, message):
+    x, w = torch.zeros(20, 16), torch.zeros(3, 16, 8)
+    with pytest.raises(ValueError, match=message):
+        grouped_matmul.grouped(x, w, torch.tensor(ends, dtype=torch.int32))

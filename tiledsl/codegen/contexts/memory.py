@@ -7,6 +7,7 @@ of up to 16 bytes: the block begins at an aligned place and no vector crosses th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
 
 from tiledsl.codegen.contexts.divisibility import divisor
 from tiledsl.codegen.contexts.tile import add
@@ -58,6 +59,8 @@ class _Block:
     extents: tuple[int, ...]
     tile_dims: tuple[int | None, ...]
     layout: Layout
+    end: Value | None = None
+    end_dim: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ def load(op: ops.Load, e: Emission) -> AccessContext:
 def store(op: ops.Store, e: Emission) -> AccessContext:
     """Elements outside the tensor are dropped; of threads with copies the first one stores."""
     block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.value.type, e)
+    if op.end is not None:
+        block = replace(block, end=op.end, end_dim=op.end_dim)
     return _access(block, e, e.text(op.value), other="", pins="", is_store=True)
 
 
@@ -129,7 +134,7 @@ def _access(
     count = block.layout.num_regs
     inner = block.type_.inner_dim
     tile_dim = None if inner is None else block.tile_dims[inner]
-    if inner is None or tile_dim is None:
+    if inner is None or tile_dim is None or (block.end is not None and block.end_dim == inner):
         return AccessContext(name, count, at, inside, other, pins=pins)
     width = vector_width(block.layout, tile_dim, block.extents[inner], block.type_.dtype.bytes)
     if width == 1:
@@ -211,6 +216,9 @@ def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) ->
         conditions.append(
             f"inside({add('' if start == '0' else start, _reg(block, dim))}, {extent})"
         )
+        if block.end is not None and dim == block.end_dim:
+            at = add("" if start == "0" else start, _reg(block, dim)) or "0"
+            conditions.append(f"{at} < {e.atom(block.end)}")
         tile_dim = block.tile_dims[dim]
         if tile_dim is not None and block.layout.padded_shape[tile_dim] > block.extents[dim]:
             thread = thread_coordinate(e, block.layout, tile_dim, "in_block")

@@ -181,7 +181,11 @@ def load(op: ops.Load, e: Emission) -> LoadContext | SharedContext | None:
         call = f"{function}({arguments})"
         return shared(e, op, call, dtype, op.scratch, guarded=op.guarded)
     is_small = dtype.is_float and dtype.bits < 32
-    return LoadContext("to_float({})" if is_small else "", True, function, arguments)
+    form = "to_float({})" if is_small else ""
+    if dtype.is_int and e.place.first_warpgroup and not e.place.is_single:
+        # Loop bounds and coordinates stay in uniform registers, descriptors with them.
+        form = "uniform({})"
+    return LoadContext(form, True, function, arguments)
 
 
 @emits("pointer.store")

@@ -45,9 +45,13 @@ class StoreWaitContext:
 
 @dataclass(frozen=True)
 class StoreContext:
-    """One box from shared memory; guard: when, or "" for always."""
+    """One box from shared memory; guard: when, or "" for always.
+
+    function: up to the map. smem: where the box lies, after further maps.
+    """
 
     guard: str
+    function: str
     map: str
     smem: str
     coords: str
@@ -109,4 +113,10 @@ def store(op: ops.Store, e: Emission) -> StoreContext:
     """
     e.use("leader")
     guard = "" if op.guard is None else e.text(op.guard)
-    return StoreContext(guard, e.text(op.map), e.text(op.smem), coordinates(e, op.coords))
+    function, smem = "tma_store(", e.text(op.smem)
+    if op.rows is not None and op.map_8 is not None and op.map_1 is not None:
+        made = op.map.defining_op
+        assert isinstance(made, ops.TensorMap)
+        function = f"tma_store_rows<{made.box[1]}>({e.text(op.rows)}, "
+        smem = f"&{e.text(op.map_8)}, &{e.text(op.map_1)}, {smem}"
+    return StoreContext(guard, function, e.text(op.map), smem, coordinates(e, op.coords))

@@ -17,6 +17,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
 from tiledsl.ir.machine import load_block
 from tiledsl.ir.machine import store_block
+from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -113,7 +114,8 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
 class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
     """Writes a block of a tensor; elements outside the tensor are dropped.
 
-    value: tile of the tensor's dtype.
+    value: tile of the tensor's dtype. end: where given, the coordinate of dimension `end_dim` from
+    which on elements are dropped too.
     """
 
     tensor: Value = operand()
@@ -121,10 +123,13 @@ class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
     value: Value = operand()
     block_shape: tuple[int, ...] = attribute()
     squeeze: tuple[int, ...] = attribute(default=())
+    end: Value | None = operand(default=None)
+    end_dim: int = attribute(default=0)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = tensor_type(self.tensor, "store")
         check_block(t, self.offsets, self.block_shape, "store")
+        check_end(t, self.end, self.end_dim, "store")
         v = self.value.type
         shape = tuple(n for i, n in enumerate(self.block_shape) if i not in self.squeeze)
         if not isinstance(v, TileType) or v.shape != shape:
@@ -138,10 +143,29 @@ class Store(Op, opcode="memory.store", levels=Level.ALL, effect=Effect.WRITE):
             raise VerifyError("store: squeezed dimensions must have block extent 1")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        tensor, *offsets, value = arrays
+        rank = len(self.offsets)
+        tensor, offsets, value = arrays[0], arrays[1 : rank + 1], arrays[rank + 1]
+        part = tensor
+        if self.end is not None:
+            part = before_end(tensor, int(arrays[rank + 2]), self.end_dim)
         block = np.reshape(value, self.block_shape)
-        window = store_block(tensor, [int(o) for o in offsets], block)
+        window = store_block(part, [int(o) for o in offsets], block)
         machine.stored(self, tensor, window)
+
+
+def before_end(tensor: Any, end: int, dim: int) -> Any:
+    """The part of an array in front of a coordinate of one dimension."""
+    return tensor[(*(slice(None),) * dim, slice(0, max(0, end)))]
+
+
+def check_end(t: TensorType, end: Value | None, dim: int, what: str) -> None:
+    """Rules of the end of a store."""
+    if end is None:
+        return
+    if not isinstance(end.type, ScalarType) or not end.type.dtype.is_int:
+        raise TypeMismatch(f"{what}: end must be an integer scalar, got {end.type}")
+    if not 0 <= dim < t.rank:
+        raise TypeMismatch(f"{what}: end is of dimension {dim}, the tensor has rank {t.rank}")
 
 
 def check_block(
@@ -206,10 +230,17 @@ def load(
 
 
 @builtin(methods=(TensorType,))
-def store(b: Builder, tensor: Value, offsets: Sequence[Operand] | Operand, value: Operand) -> None:
+def store(
+    b: Builder,
+    tensor: Value,
+    offsets: Sequence[Operand] | Operand,
+    value: Operand,
+    end: Operand | None = None,
+) -> None:
     """Writes a tile at `offsets`, cast to the tensor's dtype; elements outside it are dropped.
 
     A tile with fewer dimensions than the tensor is written with extent 1 along the leading ones.
+    end: where the tile's first dimension ends: what lies there or behind is dropped as well.
     """
     t = tensor_type(tensor, "store()")
     what = f"{tensor.name or 'tensor'}.store()"
@@ -218,7 +249,10 @@ def store(b: Builder, tensor: Value, offsets: Sequence[Operand] | Operand, value
         data = broadcast_value(b, data, (1,) * t.rank, what)
     assert isinstance(data.type, TileType)
     block, squeeze = _whole_block(t, data.type.shape, what, "the tile's shape")
-    b.add(Store(tensor, _offsets(b, t, offsets, what), data, block_shape=block, squeeze=squeeze))
+    places = _offsets(b, t, offsets, what)
+    last = None if unwrap(end) is None else _offset(b, end, f"{what}: end")
+    dim = len(squeeze)
+    b.add(Store(tensor, places, data, block, squeeze, last, dim if last is not None else 0))
 
 
 @builtin(methods=(TensorType,))

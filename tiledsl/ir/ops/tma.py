@@ -88,7 +88,8 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     """The warpgroup's leader copies one box from shared memory to the tensor, as one group.
 
     coords: element coordinates, innermost first; what lies outside the tensor is dropped.
-    guard: when given and false, nothing is copied.
+    guard: when given and false, nothing is copied. rows: when given, only so many lines of the box
+    along coordinate 1 are copied; map_8 and map_1 are then maps of boxes of 8 lines and of 1 line.
     Ref: PTX ISA, cp.async.bulk.tensor, cp.async.bulk.commit_group.
     """
 
@@ -96,6 +97,9 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     smem: Value = operand()
     coords: tuple[Value, ...] = operands()
     guard: Value | None = operand(default=None)
+    rows: Value | None = operand(default=None)
+    map_8: Value | None = operand(default=None)
+    map_1: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
@@ -106,16 +110,19 @@ class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effe
 
     A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk:
     its number, -1 for all. guard: when given and false, nothing reaches the tensor (the staging is
-    written all the same). Lowered to store_wait, smem.write, fences and tma.store.
+    written all the same). end, end_dim: as in memory.store.
+    Lowered to store_wait, smem.write, fences and tma.store.
     """
 
     tensor: Value = operand()
     offsets: tuple[Value, ...] = operands()
     value: Value = operand()
     guard: Value | None = operand(default=None)
+    end: Value | None = operand(default=None)
     block_shape: tuple[int, ...] = attribute(kw_only=True)
     squeeze: tuple[int, ...] = attribute(default=())
     chunk: int = attribute(default=-1)
+    end_dim: int = attribute(default=0)
 
     def infer_types(self) -> tuple[Type, ...]:
         check_block(tensor_type(self.tensor, "store"), self.offsets, self.block_shape, "store")

@@ -68,7 +68,9 @@ def _squeeze_store(graph: TileGraph, store: Store) -> int:
         narrow.loc = cast.loc
         graph.insert_before(store, narrow)
         source = narrow.result
-    new = Store(store.tensor, store.offsets, source, store.block_shape, dropped)
+    new = Store(
+        store.tensor, store.offsets, source, store.block_shape, dropped, store.end, store.end_dim
+    )
     new.loc = store.loc
     graph.insert_before(store, new)
     graph.erase(store)

@@ -13,13 +13,17 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
+from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
-from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ws.check_program import FAST
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_run import Run
@@ -30,6 +34,8 @@ from tiledsl.ws.check_state import Thread
 T = TypeVar("T", bound=Op)
 State = tuple[list[int], list[int]]
 MAX_PERIOD = 4
+FAR = 1 << 20
+"""An extent that is larger than any step of a loop."""
 ENOUGH_TRIPS = 4
 """Trips from which on a loop has to show that its state repeats."""
 
@@ -50,7 +56,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     many trips on a tile or two, the CTA in the middle of axis 0; `scale` times as many as mostly
     do.
     """
-    step = max((_step(op) for op in _ops(code, For)), default=0) or 1
+    step = unit_of_trips(code)
     arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]
     depth = max((o.depth for o in arrays), default=1)
     turns = max((r.instances for r in code.roles), default=1)
@@ -93,7 +99,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
 
 def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
     """Launches for branches that the others have not taken: odd extents, tiles along both axes."""
-    step = max((_step(op) for op in _ops(code, For)), default=0) or 1
+    step = unit_of_trips(code)
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
     turns = max((r.instances for r in code.roles), default=1)
     for trips in range(5):
@@ -114,9 +120,37 @@ def _ops(code: Program, cls: type[T]) -> Iterator[T]:
     return (s.op for steps in code.code.values() for s in steps if isinstance(s.op, cls))
 
 
-def _step(loop: For) -> int:
-    op = loop.step.defining_op
-    return abs(int(op.value)) if isinstance(op, Constant) else 0
+def unit_of_trips(code: Program) -> int:
+    """By how much extents have to grow for one more trip of every loop that grows with them."""
+    return max((_unit(loop) for loop in _ops(code, For)), default=0) or 1
+
+
+def _unit(loop: For) -> int:
+    """The unit of one loop: its step, unless its bounds are quotients or the like."""
+    memo: dict[int, dict[Value, int]] = {FAR: {}, 2 * FAR: {}}
+    low, high, by = (
+        [_estimate(v, extent, memo[extent]) for extent in (FAR, 2 * FAR)]
+        for v in (loop.lower, loop.upper, loop.step)
+    )
+    trips = [(h - a) // d if d else 0 for a, h, d in zip(low, high, by, strict=True)]
+    growth = trips[1] - trips[0]
+    return round(FAR / growth) if growth > 0 else abs(by[0])
+
+
+def _estimate(v: Value, extent: int, memo: dict[Value, int]) -> int:
+    """A scalar in the first iteration of the first tile, all extents and arguments being equal."""
+    op = v.defining_op
+    if op is None:
+        region = v.owner
+        return extent if isinstance(region, Region) and region.parent is None else 0
+    if isinstance(op, Shape) or op.effect is Effect.READ:
+        return extent
+    if v not in memo:
+        memo[v] = 0
+        known = FAST.get(op.opcode)
+        if known is not None:
+            memo[v] = int(known(op, *[_estimate(o, extent, memo) for o in op.operands]))
+    return memo[v]
 
 
 def _peeled(code: Program) -> int:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tiledsl
+import tiledsl.language as tl
+from tests.unit.ws.kernels import first
+from tests.unit.ws.kernels import meta
 from tests.unit.ws.machine_kernels import NAMES
 from tests.unit.ws.machine_kernels import case
 from tests.unit.ws.machine_kernels import copy_of
@@ -94,3 +98,27 @@ def test_a_program_without_barriers_of_its_own_has_nothing_to_hang_on() -> None:
 )
 def test_first_repeat(items: list[int], at: int) -> None:
     assert first_repeat([([i], []) for i in items]) == at
+
+
+# fmt: off
+@tiledsl.jit
+def counted(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, K,
+            BM: tl.constexpr = 128, BN: tl.constexpr = 64, BK: tl.constexpr = 48):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(0, tl.cdiv(K, BK)):
+        acc = tl.dot(a.load((m, i * BK), (BM, BK)), b.load((i * BK, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+@pytest.mark.parametrize("options", [{"mma_depth": 2, "num_consumers": 1}, {"ping_pong": True}])
+def test_loops_that_count_blocks_are_run_for_many_trips(options: dict[str, object]) -> None:
+    """A trip is 48 elements of K, though the loop's step is 1."""
+    a, b, c = meta(256, 480), meta(480, 128), meta(256, 128)
+    made = first(counted.request_for((a, b, c, 480), options, (2, 2))[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+    lines = [line for line in made.certificate.steady if "test_check.py" in line]
+    assert lines
+    assert all("each trip repeats" in line for line in lines)

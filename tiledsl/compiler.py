@@ -36,6 +36,7 @@ from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
+from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
@@ -112,6 +113,7 @@ class Kernel:
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
     machine: the MACHINE graph that was emitted, certificate: its proof, of a specialised kernel.
     """
+    stored: arguments that the program stores to.
 
     module: KernelModule
     constants: dict[str, Any]
@@ -127,6 +129,7 @@ class Kernel:
     machine: TileGraph | None = None
     certificate: Certificate | None = None
 
+    stored: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class Request:
@@ -306,6 +309,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
     return made
+    made.stored = stored_arguments(graph)
 
 
 def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:
@@ -319,7 +323,9 @@ def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: F
     build_flow_consumer(
         graph, builder, plan, flow, flow_plan.schedules, arefs, outer, mapping, stores, tiles
     )
-    return lower_roles(request, out, plan, stores, [*flow_plan.notes, *notes])
+    made = lower_roles(request, out, plan, stores, [*flow_plan.notes, *notes])
+    made.stored = stored_arguments(graph)
+    return made
 
 
 def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]]:
@@ -399,7 +405,9 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
         "build": request.build,
     }
     module = emit_kernel(out, request.target)
-    return Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
+    made = Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
+    made.stored = stored_arguments(graph)
+    return made
 
 
 def laid_out(graph: TileGraph, plan: SinglePlan) -> tuple[TileGraph, Role, list[str]]:

@@ -81,7 +81,8 @@ def program_of_kernel(kernel: Kernel, call: Call) -> Program:
     chosen = {k: kernel.constants[k] for k, v in call.constants.items() if isinstance(v, Auto)}
     proof = "" if kernel.certificate is None else "\n".join(kernel.certificate.render())
     report = render_report(kernel)
-    return Program(kernel.module, kernel.compiled, chosen, report, certificate=proof)
+    module, compiled, stored = kernel.module, kernel.compiled, kernel.stored
+    return Program(module, compiled, chosen, report, certificate=proof, stored=stored)
 
 
 def compile_program(request: Request, call: Call) -> Program:
@@ -106,6 +107,7 @@ class Inspected:
     """The part of a kernel that shows what was compiled."""
 
     fn: Callable[..., object]
+    _pointers: frozenset[str]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         raise NotImplementedError
@@ -126,12 +128,15 @@ class Inspected:
     def _interpret(self, call: Call, sig: Signature, grid: GridLike) -> None:
         """Runs on CPU tensors through the interpreter."""
         from tiledsl.compiler import tile_graph
+        from tiledsl.ir.analysis.stored import stored_arguments
         from tiledsl.ir.interp import interpret
+        from tiledsl.runtime.interop import check_outputs
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
 
         constants = {k: probe(k, v) for k, v in call.constants.items()}
         graph = tile_graph(self._request(call, sig, grid, constants), constants)
+        check_outputs(call.runtime, stored_arguments(graph), self._pointers)
         arrays: dict[str, Any] = {}
         for name, spec in zip(sig.names, sig.specs, strict=True):
             value = call.runtime[name]

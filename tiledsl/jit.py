@@ -48,6 +48,7 @@ from tiledsl.runtime.guard import kind_of
 from tiledsl.runtime.handle import Handle
 from tiledsl.runtime.handle import interpreted_handle
 from tiledsl.runtime.interop import adopted
+from tiledsl.runtime.interop import check_outputs
 from tiledsl.runtime.programs import PROGRAMS
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
@@ -159,6 +160,7 @@ class JitFunction(Inspected):
                 "meta tensors serve kernel.cuda() and kernel.report()"
             )
         program = self._program(call, sig, grid)
+        check_outputs(call.runtime, program.stored, self._pointers)
         self._watch_precision(sig)
         guard = self._guard(call, sig)
         constants = {**call.constants, **program.chosen}
@@ -223,6 +225,7 @@ class JitFunction(Inspected):
         if device is None or device.type != "cuda":
             return interpreted_handle(lambda: self._fast(grid, *args, **kwargs))
         program = self._program(call, sig, grid)
+        check_outputs(call.runtime, program.stored, self._pointers)
         constants = {**call.constants, **program.chosen}
         user = normalize_grid(grid, constants, call.runtime)
         return Handle.of(program.launcher, device.index, call.runtime, user)

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+from tiledsl.codegen.module import ShapeParam
+from tiledsl.codegen.module import StrideParam
+from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
 from tiledsl.runtime.entry import WRONG_CONTEXT
@@ -70,7 +73,7 @@ def _launch(
         return LaunchError(
             f"handle of kernel {module.name}: argument {', '.join(found)} has other memory or "
             "extents than when it was bound",
-            hint="bind again after a tensor was resized or freed",
+            hint="bind again after a tensor was resized, transposed in place or freed",
         )
 
     def refused(status: Any) -> None:
@@ -82,6 +85,9 @@ def _launch(
         launcher.submit(loaded, grid, frame, driver.raw_stream()(device))
 
     facts = {n: _facts(v) for n, v in tensors.items()}
+    strided = {
+        p.arg for p in module.params if isinstance(p, ShapeParam | StrideParam | TensorMapParam)
+    }
     names: dict[str, Any] = {
         "moved": moved,
         "refused": refused,
@@ -96,8 +102,13 @@ def _launch(
     checks: list[str] = []
     for at, (name, value) in enumerate(tensors.items()):
         names[f"ptr_{at}"], names[f"numel_{at}"] = value.data_ptr, getattr(value, "numel", None)
+        names[f"value_{at}"], names[f"stride_{at}"] = value, getattr(value, "stride", None)
+        names[f"facts_{at}"] = facts[name]
         checks.append(f"ptr_{at}() != {facts[name][0]}")
-        if names[f"numel_{at}"] is not None:
+        if name in strided and names[f"stride_{at}"] is not None:
+            checks.append(f"value_{at}.shape != facts_{at}[2]")
+            checks.append(f"stride_{at}() != facts_{at}[3]")
+        elif names[f"numel_{at}"] is not None:
             checks.append(f"numel_{at}() != {facts[name][1]}")
     renew = "    renew()\n" if packer.has_slots else ""
     submit = f"""\
@@ -128,6 +139,8 @@ def call(self):
     return names["call"]
 
 
-def _facts(value: Any) -> tuple[int, int]:
-    numel = getattr(value, "numel", None)
-    return value.data_ptr(), int(numel()) if numel else 0
+def _facts(value: Any) -> tuple[Any, ...]:
+    """Address, number of elements, extents, strides."""
+    numel, stride = getattr(value, "numel", None), getattr(value, "stride", None)
+    shape = getattr(value, "shape", None)
+    return value.data_ptr(), int(numel()) if numel else 0, shape, stride() if stride else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,9 @@ import torch
 
 from tiledsl.errors import LaunchError
 from tiledsl.runtime.signature import FROM_TORCH
+
+READ_ONLY = "tiledsl_read_only"
+"""Set on tensors that stand for arrays of other libraries which must not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,46 @@ def adopted(name: str, value: Any) -> Any:
     if hasattr(value, "data_ptr"):
         return value
     try:
-        return torch.from_dlpack(value)
+        made = torch.from_dlpack(value)
+        # The capsule may say so too, but torch does not look.
+        writeable = getattr(getattr(value, "flags", None), "writeable", True)
+        setattr(made, READ_ONLY, not writeable)
+        return made
     except (TypeError, ValueError, RuntimeError, BufferError) as fault:
         raise LaunchError(
             f"argument {name}: a {type(value).__name__} that cannot be shared: {fault}",
             hint="pass a torch tensor, or an array of numbers that supports DLPack",
         ) from fault
+
+
+def check_outputs(
+    args: Mapping[str, Any], stored: Collection[str], pointers: Collection[str]
+) -> None:
+    """Refuses what cannot be stored to.
+
+    Args:
+        args: run-time arguments by name.
+        stored: names of those that the kernel stores to.
+        pointers: names of parameters that are pointers, for which strides mean nothing.
+
+    Raises:
+        LaunchError: a read-only array, or a tensor several of whose elements share memory.
+    """
+    for name in stored:
+        value = args.get(name)
+        if getattr(value, READ_ONLY, False):
+            raise LaunchError(
+                f"argument {name}: the kernel stores to it, but the array is read-only",
+                hint="pass a copy that can be written",
+            )
+        if isinstance(value, torch.Tensor) and name not in pointers:
+            shape, strides = tuple(value.shape), value.stride()
+            if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
+                raise LaunchError(
+                    f"argument {name}: the kernel stores to it, but several of its elements share "
+                    f"memory (shape {shape}, strides {strides})",
+                    hint="pass an output of its own, such as .contiguous() gives",
+                )
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:

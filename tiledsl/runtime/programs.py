@@ -44,7 +44,7 @@ class Program:
 
     chosen: values of the constants that were left to the compiler.  report: what it decided.
     origin: "compiled", "disk" or "bundle".  certificate: the proof of a specialised kernel's
-    synchronisation, as text.
+    synchronisation, as text.  stored: arguments that it stores to.
     """
 
     module: KernelModule
@@ -53,6 +53,7 @@ class Program:
     report: str = ""
     origin: str = "compiled"
     certificate: str = ""
+    stored: tuple[str, ...] = ()
     _launcher: Launcher | None = field(default=None, repr=False)
 
     @property
@@ -123,6 +124,7 @@ def program_record(program: Program, facts: Mapping[str, Any]) -> Record:
     compiled, binaries = encode_compiled(program.compiled)
     chosen = {k: encode(v) for k, v in program.chosen.items()}
     made = {**facts, "module": module, "compiled": compiled, "chosen": chosen}
+    made["stored"] = list(program.stored)
     about = {"report": program.report.encode(), "certificate": program.certificate.encode()}
     return Record(made, {**about, **texts, **binaries})
 
@@ -137,6 +139,7 @@ def program_of(record: Record, origin: str) -> Program:
         blobs["report"].decode(),
         origin,
         blobs["certificate"].decode(),
+        tuple(facts["stored"]),
     )
 
 

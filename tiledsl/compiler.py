@@ -112,8 +112,8 @@ class Kernel:
     constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
     machine: the MACHINE graph that was emitted, certificate: its proof, of a specialised kernel.
-    """
     stored: arguments that the program stores to.
+    """
 
     module: KernelModule
     constants: dict[str, Any]
@@ -128,8 +128,8 @@ class Kernel:
     rejected: str = ""
     machine: TileGraph | None = None
     certificate: Certificate | None = None
-
     stored: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Request:
@@ -308,8 +308,8 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     build_consumer(graph, builder, plan, channels, mapping, stores)
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
-    return made
     made.stored = stored_arguments(graph)
+    return made
 
 
 def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:

@@ -196,6 +196,9 @@ class BarrierRules:
     def do_num_programs(self, t: Thread, op: program.NumPrograms) -> None:
         t.env[op.result] = self.point.grid[op.axis]
 
+    def do_own_row(self, t: Thread, op: program.OwnRow) -> None:
+        t.env[op.result] = op.rows - 1 if op.last else 0
+
     def do_tile_to_program(self, t: Thread, op: program.TileToProgram) -> None:
         left = t.tile = t.env[op.tile]
         for axis, (extent, r) in enumerate(zip(self.point.grid, op.results, strict=True)):

@@ -78,6 +78,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     role.NextTile: ("drawn", "count"),
     program.ProgramId: (),
     program.NumPrograms: (),
+    program.OwnRow: (),
     program.TileToProgram: ("tile",),
     memory.Shape: (),
     memory.Stride: (),

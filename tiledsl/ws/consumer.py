@@ -80,7 +80,7 @@ class ConsumerBuilder(RoleBuilder):
     # ------------------------------------------------------------------ program level
     @property
     def order_barrier(self) -> int:
-        """First named barrier of the ping-pong order."""
+        """First named barrier of the order in which warpgroups issue."""
         return STORE_BARRIER + self.plan.num_consumers
 
     def build(self, graph: TileGraph) -> None:
@@ -155,8 +155,8 @@ class ConsumerBuilder(RoleBuilder):
             self.in_range = self.b.value(Compare("lt", pid, bound), "in_range")
 
     # ------------------------------------------------------------------ ping-pong
-    def enter_ping_pong(self, graph: TileGraph) -> None:
-        """Each warpgroup skips the slots of the tiles before its own; group 0 goes first."""
+    def prime_order(self) -> Value:
+        """Group 0 goes first: the last warpgroup gives it the turn. Returns the own index."""
         b, n = self.b, self.plan.num_consumers
         index = b.value(WarpgroupIndex(), "warpgroup")
         last = b.value(Compare("eq", index, self.const(n - 1)))
@@ -167,6 +167,12 @@ class ConsumerBuilder(RoleBuilder):
             b.add(Yield(()))
         with b.at(prime.orelse):
             b.add(Yield(()))
+        return index
+
+    def enter_ping_pong(self, graph: TileGraph) -> None:
+        """Each warpgroup skips the slots of the tiles before its own."""
+        b = self.b
+        index = self.prime_order()
         for channel in self.channels.values():
             trips = self.trips_at_top(channel)
             b.add(aref.Skip(channel.aref, b.value(Mul(index, trips))))
@@ -461,9 +467,16 @@ class ConsumerBuilder(RoleBuilder):
             self.b.add(Yield(()))
 
     def enter_order(self) -> None:
-        if self.plan.ping_pong:
+        """Waits for the own turn on the tensor core."""
+        if self.plan.ping_pong or self.plan.turns:
             me = self.b.value(WarpgroupIndex())
             self.b.add(NamedSync(me, base=self.order_barrier, num_threads=256))
+
+    def leave_order(self) -> None:
+        """Gives the turn to the next warpgroup."""
+        if self.plan.ping_pong or self.plan.turns:
+            other = self.other_warpgroup()
+            self.b.add(NamedArrive(other, base=self.order_barrier, num_threads=256))
 
     def finish(
         self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int
@@ -473,9 +486,7 @@ class ConsumerBuilder(RoleBuilder):
         The dots are drained, and what is still borrowed is released.
         """
         b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
-        if plan.ping_pong:
-            other = self.other_warpgroup()
-            b.add(NamedArrive(other, base=self.order_barrier, num_threads=256))
+        self.leave_order()
         values = self.wait(channel, values, 0)
         trips: Value | None = None
         if P > 1 or plan.ping_pong or any(self.dot_loop_of(channel).zero_init):

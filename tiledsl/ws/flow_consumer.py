@@ -30,8 +30,10 @@ from tiledsl.ir.ops.elementwise import Max
 from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.program import OwnRow
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
@@ -99,6 +101,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
     def build_flow(self, graph: TileGraph) -> None:
         """The whole role body."""
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        if self.plan.turns:
+            self.prime_order()
         loop, body = self.tile_loop()
         with self.b.at(body):
             self.guard_range()
@@ -117,11 +121,23 @@ class FlowConsumerBuilder(ConsumerBuilder):
         if isinstance(op, Select) and op.masks and not self.masked:
             self.map[op.result] = self.get(op.a)
             return
+        if isinstance(op, OwnRow):
+            self.map[op.result] = self.own_row(op)
+            return
         if isinstance(op, For) and op.id in self.by_loop:
             self.flow_loop(self.by_loop[op.id])
             self.release_outer(op, late=None)
             return
         super().clone(op)
+
+    def own_row(self, op: OwnRow) -> Value:
+        """First or last row of this warpgroup's part of a tile."""
+        parts = self.plan.num_consumers
+        if op.rows % parts:
+            return self.const(op.rows - 1 if op.last else 0)
+        count = op.rows // parts
+        first = self.b.value(Mul(self.b.value(WarpgroupIndex()), self.const(count)))
+        return self.b.value(Add(first, self.const(count - 1))) if op.last else first
 
     def _is_operand(self, v: Value) -> bool:
         found = operand_load(v)
@@ -327,6 +343,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         return list(new.results)
 
     masked = True
+    waits_for_turn = False
+    """Whether the dot that is issued next is the first one of a turn."""
 
     def split(self, flow: FlowLoop, schedule: LoopSchedule) -> tuple[list[int], list[Value]]:
         """Carried values that the own part defines (by index); what the late part reads of it."""
@@ -370,9 +388,14 @@ class FlowConsumerBuilder(ConsumerBuilder):
         now: _Iteration | None,
         before: _Iteration | None,
     ) -> None:
-        """Emits steps; late ones work on the values of the iteration before."""
+        """Emits steps; late ones work on the values of the iteration before.
+
+        In turns, a warpgroup issues all dots of a steady iteration before the next one does.
+        """
         saved = self.map
         pinned: Value | None = None
+        issues = [s for s in steps if s.kind == "issue"]
+        turns = self.plan.turns and now is not None and before is not None
         for step in steps:
             part = before if step.late else now
             assert part is not None
@@ -384,7 +407,10 @@ class FlowConsumerBuilder(ConsumerBuilder):
                     self.b.add(mma.Pin(pinned))
                 pinned = None
             with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):
+                self.waits_for_turn = turns and step is issues[0]
                 self.step(flow, step, part)
+                if turns and step is issues[-1]:
+                    self.leave_order()
             if pinned is None and isinstance(step.op, Reduce) and not step.late:
                 pinned = _row_statistic(self.map[step.op.results[0]])
             if step.late and now is not None:
@@ -433,6 +459,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
             keep = self.b.value(Constant(0, int1))
         else:
             acc, keep = self.get(dot.acc), None
+        if self.waits_for_turn:
+            self.enter_order()
         self.b.add(mma.Fence())
         issue = mma.Issue(a, b, acc, keep, split=self.plan.split, swapped=False)
         self.b.add(issue)

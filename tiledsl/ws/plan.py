@@ -23,6 +23,7 @@ class Plan:
     `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
     share; with split_k > 1 they
     share one tile and split its loop instead.
+    turns: warpgroups that share a tile issue their products one after the other.
     dynamic: the load role draws tiles from a counter at run time instead of walking in steps.
     longest_first: grid axis along which programs take longer, visited from its end, -1 for none.
     outer_stages: slots of a channel whose load stands before the loop.
@@ -37,6 +38,7 @@ class Plan:
     mma_depth: int = 1
     num_consumers: int = 2
     ping_pong: bool = False
+    turns: bool = False
     split: int = 0
     swapped: bool = False
     persistent: bool = True
@@ -78,6 +80,7 @@ class Plan:
     def describe(self) -> str:
         """One line, for reports and logs."""
         kind = "ping-pong" if self.ping_pong else "cooperative"
+        kind += " in turns" if self.turns else ""
         parts = [
             f"{self.num_consumers} consumers {kind}",
             f"stages {self.num_stages}",

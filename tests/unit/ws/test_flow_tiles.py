@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -86,9 +88,38 @@ def test_warpgroups_share_out_the_rows_evenly() -> None:
     assert kernel.plan.num_consumers == 2
 
 
-@pytest.mark.parametrize(
-    "option", [{"ping_pong": True}, {"cluster": 2}, {"split_k": 2}, {"mma_depth": 2}], ids=str
-)
+@pytest.mark.parametrize("option", [{"cluster": 2}, {"split_k": 2}, {"mma_depth": 2}], ids=str)
 def test_options_that_do_not_go_with_the_loop_are_refused(option: dict[str, object]) -> None:
     with pytest.raises(ScheduleError, match=f"takes no {next(iter(option))}"):
         chosen(4096, 64, BM=128, BN=64, **option)
+
+
+@pytest.mark.parametrize(
+    ("tile", "option", "turns"),
+    [
+        ((192, 128), {}, True),
+        ((192, 128), {"ping_pong": False}, False),
+        ((128, 128), {}, False),
+        ((128, 128), {"ping_pong": True}, True),
+    ],
+    ids=str,
+)
+def test_warpgroups_take_turns_on_the_tensor_core(
+    tile: tuple[int, int], option: dict[str, bool], *, turns: bool
+) -> None:
+    kernel = chosen(4096, 64, BM=tile[0], BN=tile[1], **option)
+    assert kernel.plan.turns is turns
+    text = kernel.module.source
+    # One turn is given away before the first tile, one in each copy of the loop.
+    assert text.count("named_barrier_arrive(") == (3 if turns else 0)
+
+
+def test_one_warpgroup_has_no_turns() -> None:
+    with pytest.raises(ScheduleError, match="ping_pong: there is one consumer warpgroup"):
+        chosen(4096, 64, BM=64, BN=64, ping_pong=True)
+
+
+def test_each_warpgroup_masks_what_its_rows_need() -> None:
+    kernel = chosen(4096, 64, BM=192, BN=64)
+    # Where the part without masks ends, from the first row of the warpgroup.
+    assert re.search(r"= \(\(-62\) \+ m_2\) \+ warpgroup_\d \* 64;", kernel.module.source)

@@ -51,6 +51,12 @@ def count(op: ops.NumPrograms, e: Emission) -> None:
     e.bind(op.result, e.params.grid(op.axis))
 
 
+@emits("program.own_row")
+def own_row(op: ops.OwnRow, e: Emission) -> None:
+    """A constant: who shares rows out has put the part of each warpgroup in its place."""
+    e.bind(op.result, str(op.rows - 1 if op.last else 0))
+
+
 @emits("program.of_tile")
 def of_tile(op: ops.TileToProgram, e: Emission) -> OfTileContext:
     """The programs of a tile: `const Program program_1 = program_of_tile<8, 0>(tile_1, ...);`."""

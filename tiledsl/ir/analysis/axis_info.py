@@ -236,7 +236,7 @@ def _constant(facts: AxisFacts, op: ew.Constant) -> AxisInfo:
     return _uniform(op.result, _power_of_two(value), value, positive=value >= 0)
 
 
-@_rule(program.ProgramId, program.NumPrograms)
+@_rule(program.ProgramId, program.NumPrograms, program.OwnRow)
 def _program(facts: AxisFacts, op: Op) -> AxisInfo:
     return AxisInfo((), 1, positive=True)
 

@@ -66,6 +66,27 @@ class NumPrograms(Op, opcode="program.count", effect=Effect.PURE):
         return np.asarray(machine.grid[self.axis], dtype=np.int32)
 
 
+class OwnRow(Op, opcode="program.own_row", effect=Effect.PURE):
+    """First or last of the rows that the executing warps hold of a tile of `rows` rows.
+
+    Warpgroups that share a tile by rows hold a part each; elsewhere it is 0 or rows - 1. Result:
+    i32.
+    """
+
+    rows: int = attribute()
+    last: bool = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int32),)
+
+    def verify(self, target: Target) -> None:
+        if self.rows < 1:
+            raise VerifyError(f"own_row: rows must be positive, got {self.rows}")
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        return np.asarray(self.rows - 1 if self.last else 0, dtype=np.int32)
+
+
 class TileToProgram(Op, opcode="program.of_tile", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     """The program ids (axes 0, 1, 2) of tile `tile` in an L2-friendly order.
 

@@ -3,6 +3,9 @@
 A select whose condition compares an affine function of the loop variable with something fixed is
 always true for a range of iterations. The loop gets the bounds of that range; the select is marked.
 Nothing else changes: who schedules the loop may run a copy without the mask over the range.
+
+Where the select masks the result of a dot, the range is that of the rows which the executing warps
+hold (`program.own_row`): warpgroups that share a tile by rows need different iterations masked.
 """
 
 from __future__ import annotations
@@ -14,47 +17,84 @@ from tiledsl.dtypes import int32
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import program
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 
 
 @dataclass(frozen=True)
 class Affine:
-    """slope * iv + sum of scalars + something in [low, high].
+    """slope * iv + row_slope * row + sum of scalars + something in [low, high].
 
-    terms: (value, factor) of scalars that the loop does not change.
+    terms: (scalar that the loop does not change, factor).
+    row: index along the first dimension of the masked tile, of extent `rows`.
     """
 
     slope: int = 0
-    terms: tuple[tuple[Value, int], ...] = ()
+    terms: tuple[tuple[Value | RowEnd, int], ...] = ()
     low: int = 0
     high: int = 0
+    row_slope: int = 0
+    rows: int = 0
 
     @property
     def is_number(self) -> bool:
         """Whether it is one constant."""
-        return not self.slope and not self.terms and self.low == self.high
+        varies = self.slope or self.terms or self.row_slope
+        return not varies and self.low == self.high
 
     def plus(self, other: Affine, sign: int) -> Affine:
         """self + sign * other."""
         ends = (other.low, other.high) if sign > 0 else (-other.high, -other.low)
-        terms = self.terms + tuple((v, sign * f) for v, f in other.terms)
         return Affine(
-            self.slope + sign * other.slope, terms, self.low + ends[0], self.high + ends[1]
+            self.slope + sign * other.slope,
+            self.terms + tuple((v, sign * f) for v, f in other.terms),
+            self.low + ends[0],
+            self.high + ends[1],
+            self.row_slope + sign * other.row_slope,
+            max(self.rows, other.rows),
         )
 
     def times(self, factor: int) -> Affine:
         """factor * self."""
-        ends = sorted((self.low * factor, self.high * factor))
+        low, high = sorted((self.low * factor, self.high * factor))
         terms = tuple((v, f * factor) for v, f in self.terms)
-        return Affine(self.slope * factor, terms, ends[0], ends[1])
+        row_slope = self.row_slope * factor
+        return Affine(self.slope * factor, terms, low, high, row_slope, self.rows)
+
+    def least(self, *, own: bool) -> Affine:
+        """The least value without the part of the loop variable: over the own rows, or all."""
+        low, terms = self.low, self.terms
+        if self.row_slope:
+            end = RowEnd(self.rows, last=self.row_slope < 0)
+            if own:
+                terms = (*terms, (end, self.row_slope))
+            else:
+                low += self.row_slope * end.among_all
+        return Affine(0, terms, low, low)
+
+
+@dataclass(frozen=True)
+class RowEnd:
+    """The first or last of the rows that the executing warps hold of a tile."""
+
+    rows: int
+    last: bool
+
+    @property
+    def among_all(self) -> int:
+        """The same where they hold all."""
+        return self.rows - 1 if self.last else 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +124,7 @@ def _unmask_loop(graph: TileGraph, loop: For) -> int:
     found: list[tuple[ew.Select, Range]] = []
     for op in loop.body.ops:
         if isinstance(op, ew.Select) and not op.masks:
-            known = _holds(op.condition, loop)
+            known = _holds(op.condition, loop, _Rows(0, own=_masks_a_dot(op)))
             if known is not None and (known.starts or known.stops):
                 found.append((op, known))
     if not found or _is_empty([known for _, known in found]):
@@ -114,7 +154,7 @@ def _is_empty(ranges: list[Range]) -> bool:
 
 
 def _same_terms(a: Affine, b: Affine) -> bool:
-    total: dict[Value, int] = {}
+    total: dict[Value | RowEnd, int] = {}
     for value, factor in (*a.terms, *((v, -f) for v, f in b.terms)):
         total[value] = total.get(value, 0) + factor
     return not any(total.values())
@@ -138,25 +178,64 @@ def _scalar(b: Builder, form: Affine, extra: int) -> Value:
     """sum of the terms + low + extra."""
     out = b.value(ew.Constant(form.low + extra, int32))
     for value, factor in form.terms:
-        term = value
-        if value.type != ScalarType(int32):
-            term = b.value(ew.Cast(value, int32))
+        if isinstance(value, RowEnd):
+            term = b.value(program.OwnRow(value.rows, value.last))
+        else:
+            term = value
+        if term.type != ScalarType(int32):
+            term = b.value(ew.Cast(term, int32))
         if factor != 1:
             term = b.value(ew.Mul(term, b.value(ew.Constant(factor, int32))))
         out = b.value(ew.Add(out, term))
     return out
 
 
-def _holds(condition: Value, loop: For) -> Range | None:  # noqa: C901 - a case per op
+@dataclass(frozen=True)
+class _Rows:
+    """Which dimension of a value is the first one of the masked tile (None for none of them).
+
+    own: whether the tile lies over warpgroups by these rows.
+    """
+
+    dim: int | None
+    own: bool
+
+    def through(self, op: Op) -> _Rows:
+        """The same for the operand of a shape op."""
+        dim = self.dim
+        if isinstance(op, tile.ExpandDims) and dim is not None:
+            dim = None if op.axis == dim else dim - (op.axis < dim)
+        elif not isinstance(op, tile.Broadcast | tile.ExpandDims):
+            dim = None
+        return _Rows(dim, self.own)
+
+
+def _masks_a_dot(select: ew.Select) -> bool:
+    """Whether the masked values come from a dot through element-by-element ops only."""
+    if not isinstance(select.result.type, TileType) or select.result.type.rank != 2:
+        return False
+    todo, seen = [select.a], set[int]()
+    while todo:
+        op = todo.pop().defining_op
+        if isinstance(op, mma.Dot):
+            return True
+        if op is None or op.id in seen or not type(op).__module__.endswith(".elementwise"):
+            continue
+        seen.add(op.id)
+        todo += op.operands
+    return False
+
+
+def _holds(condition: Value, loop: For, rows: _Rows) -> Range | None:  # noqa: C901 - a case per op
     """The iterations in which every element of a condition is true for sure."""
     op = condition.defining_op
     if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Splat):
-        return _holds(op.a, loop)
+        return _holds(op.a, loop, rows.through(op))
     if isinstance(op, ew.And):
-        return _both(_holds(op.a, loop), _holds(op.b, loop))
+        return _both(_holds(op.a, loop, rows), _holds(op.b, loop, rows))
     if not isinstance(op, ew.Compare) or not ew.element_dtype(op.a, "compare").is_int:
         return None
-    a, b = _affine(op.a, loop), _affine(op.b, loop)
+    a, b = _affine(op.a, loop, rows), _affine(op.b, loop, rows)
     if a is None or b is None:
         return None
     match op.predicate:
@@ -171,10 +250,11 @@ def _holds(condition: Value, loop: For) -> Range | None:  # noqa: C901 - a case 
         case _:
             return None
     # The condition holds where slope * iv + terms + low >= 0.
+    least = gap.least(own=rows.own)
     if gap.slope == -1:
-        return Range(stops=(Affine(0, gap.terms, gap.low, gap.low),))
+        return Range(stops=(least,))
     if gap.slope == 1:
-        return Range(starts=(Affine(0, gap.terms, gap.low, gap.low).times(-1),))
+        return Range(starts=(least.times(-1),))
     return None
 
 
@@ -185,7 +265,7 @@ def _both(a: Range | None, b: Range | None) -> Range | None:
     return Range(a.starts + b.starts, a.stops + b.stops)
 
 
-def _affine(value: Value, loop: For) -> Affine | None:  # noqa: C901 - a case per op
+def _affine(value: Value, loop: For, rows: _Rows) -> Affine | None:  # noqa: C901 - a case per op
     """A value as an affine function of the loop variable, or None."""
     if value is loop.iv:
         return Affine(slope=1)
@@ -196,18 +276,20 @@ def _affine(value: Value, loop: For) -> Affine | None:  # noqa: C901 - a case pe
         return Affine(0, ((value, 1),))
     match op:
         case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Reshape():
-            return _affine(op.a, loop)
+            return _affine(op.a, loop, rows.through(op))
+        case tile.Arange() if rows.dim == 0 and op.end - op.start > 1:
+            return Affine(0, (), op.start, op.start, 1, op.end - op.start)
         case tile.Arange():
             return Affine(0, (), op.start, op.end - 1)
         case ew.Constant():
             return Affine(0, (), int(op.value), int(op.value))
         case ew.Add() | ew.Sub():
-            a, b = _affine(op.a, loop), _affine(op.b, loop)
+            a, b = _affine(op.a, loop, rows), _affine(op.b, loop, rows)
             if a is None or b is None:
                 return None
             return a.plus(b, 1 if isinstance(op, ew.Add) else -1)
         case ew.Mul():
-            a, b = _affine(op.a, loop), _affine(op.b, loop)
+            a, b = _affine(op.a, loop, rows), _affine(op.b, loop, rows)
             for x, y in ((a, b), (b, a)):
                 if x is not None and y is not None and x.is_number:
                     return y.times(x.low)

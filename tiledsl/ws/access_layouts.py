@@ -22,6 +22,9 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import atomic
 from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 
 VECTOR_BYTES = 16
@@ -64,17 +67,24 @@ def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
     return Shape(tuple(dims), vector)
 
 
-def group_shape(ops: Iterable[Op], facts: AxisFacts, group: set[Value]) -> Shape | None:
-    """The order and vector for a group of tiles: of the access with the longest vectors."""
-    best: Shape | None = None
-    for op in ops:
-        access = access_of(op)
-        if access is None or not touches(access, group):
-            continue
-        found = wanted_shape(access, facts)
-        if best is None or found.vector > best.vector:
-            best = found
-    return best
+def group_shape(
+    ops: Iterable[Op], facts: AxisFacts, group: set[Value], num_warps: int
+) -> Shape | None:
+    """The order and vector for a group of tiles: what costs its accesses least together."""
+    accesses = [a for op in ops if (a := access_of(op)) is not None and touches(a, group)]
+    shapes = list(dict.fromkeys(wanted_shape(a, facts) for a in accesses))
+    if len(shapes) <= 1:
+        return shapes[0] if shapes else None
+
+    def cost(shape: Shape) -> tuple[float, int]:
+        total = 0.0
+        for a in accesses:
+            assert isinstance(a.pointer.type, TileType)
+            layout = shaped_layout(a.pointer.type.shape, num_warps, shape)
+            total += access_cost(a, layout, facts)
+        return total, -shape.vector
+
+    return min(shapes, key=cost)
 
 
 def touches(op: Access, group: set[Value]) -> bool:
@@ -116,6 +126,8 @@ LANES = 32
 SECTOR_BYTES = 32
 ISSUE_SECTORS = 4
 """What issuing one instruction of a warp costs, in sectors moved."""
+CONVERT_SECTORS = 5
+"""What an element costs on its way through shared memory: its place, and an instruction."""
 MIN_GAIN = 2.0
 
 
@@ -160,9 +172,38 @@ def better_layout(op: Access, layout: Layout, facts: AxisFacts, num_warps: int) 
     if facts.of(op.pointer).axes[wanted.order[0]].contiguity == 1:
         return None
     best = shaped_layout(type_.shape, num_warps, wanted)
-    if access_cost(op, layout, facts) < MIN_GAIN * access_cost(op, best, facts):
+    return _cheaper(layout, best, access_cost(op, layout, facts), access_cost(op, best, facts))
+
+
+def better_block_layout(op: Load | Store, layout: Layout, num_warps: int) -> Layout | None:
+    """As better_layout, for blocks of tensors; neighbours lie along the contiguous dimension."""
+    t = tensor_type(op.tensor, "memory")
+    type_ = (op.result if isinstance(op, Load) else op.value).type
+    assert isinstance(type_, TileType)
+    if t.inner_dim is None or t.inner_dim in op.squeeze or type_.rank < 2:
         return None
-    return best
+    if type_.num_elements < 2 * LANES * num_warps:
+        return None
+    kept = [d for d in range(t.rank) if d not in op.squeeze]
+    fast = kept.index(t.inner_dim)
+    order = (fast, *(d for d in reversed(range(type_.rank)) if d != fast))
+    most = max(1, VECTOR_BYTES // t.dtype.bytes)
+    best = shaped_layout(type_.shape, num_warps, Shape(order, most))
+
+    def cost(layout: Layout) -> float:
+        dim, width = vector_dim(layout) or (fast, 1)
+        width = width if dim == fast else 1
+        while width > most or (width > 1 and layout.num_regs % width):
+            width //= 2
+        return _cost(layout, fast, t.dtype.bytes, width, type_.shape[fast])
+
+    return _cheaper(layout, best, cost(layout), cost(best))
+
+
+def _cheaper(layout: Layout, best: Layout, now: float, then: float) -> Layout | None:
+    """The best layout, where what it saves is worth an exchange between the threads."""
+    exchange = CONVERT_SECTORS * layout.num_regs
+    return None if now < MIN_GAIN * then or now < then + exchange else best
 
 
 def shaped_layout(shape: tuple[int, ...], num_warps: int, wanted: Shape) -> Layout:
@@ -182,7 +223,7 @@ MOST_WARPS = 16
 
 
 def default_warps(graph: TileGraph) -> int:
-    """Warps of a CTA that moves tiles through pointers, where the user asks for no number.
+    """Warps of a CTA that moves tiles, where the user asks for no number.
 
     Four, fewer where a thread would get less than one vector of the largest tile, more where it
     would get many.
@@ -195,6 +236,10 @@ def default_warps(graph: TileGraph) -> int:
             assert isinstance(type_, TileType)
             assert type_.dtype.element is not None
             sizes.append(type_.num_elements * type_.dtype.element.bytes)
+        elif isinstance(op, Load | Store):
+            block = (op.result if isinstance(op, Load) else op.value).type
+            assert isinstance(block, TileType)
+            sizes.append(block.num_elements * tensor_type(op.tensor, "memory").dtype.bytes)
     most = max(sizes)
     if not most:
         return DEFAULT_WARPS

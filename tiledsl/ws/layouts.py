@@ -38,6 +38,7 @@ from tiledsl.ir.ops.tile_asm import InlineAsm
 from tiledsl.ir.types import TileType
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.access_layouts import better_block_layout
 from tiledsl.ws.access_layouts import better_layout
 from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.dot_shapes import accumulator_layout
@@ -189,7 +190,7 @@ def _default(
                 order = [fast, *(d for d in order if d != fast)]
                 vector = max(1, 16 // t.dtype.bytes)
                 break
-    wanted = group_shape(ops, facts, group)
+    wanted = group_shape(ops, facts, group, num_warps)
     if wanted is not None:
         order, vector = list(wanted.order), wanted.vector
     if type_.rank:
@@ -291,6 +292,9 @@ def _convert_accesses(
     notes: list[str] = []
     free = FreeTiles()
     for op in ops:
+        if isinstance(op, Load | Store):
+            notes += _convert_block(graph, op, num_warps)
+            continue
         access = access_of(op)
         if not isinstance(access, pointer.Load | pointer.Store):
             continue
@@ -308,6 +312,20 @@ def _convert_accesses(
             _convert_result(graph, access, value, want, have)
         notes.append(_note(access, value, have, want))
     return notes
+
+
+def _convert_block(graph: TileGraph, op: Load | Store, num_warps: int) -> list[str]:
+    """The same for the block of a tensor."""
+    value = op.result if isinstance(op, Load) else op.value
+    have = _layout(value)
+    want = better_block_layout(op, have, num_warps) if have.kind == "blocked" else None
+    if want is None:
+        return []
+    if isinstance(op, Store):
+        _convert_operand(graph, op, value, want)
+    else:
+        _convert_result(graph, op, value, want, have)
+    return [_note(op, value, have, want)]
 
 
 def _size(v: Value) -> int:

@@ -15,11 +15,13 @@ from tiledsl.jit import JitFunction
 from tiledsl.jit import jit
 from tiledsl.jit import set_allocator
 from tiledsl.math import cdiv
+from tiledsl.math import constexpr_function
 from tiledsl.math import next_power_of_2
 from tiledsl.runtime.descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
     from tiledsl import testing
+    from tiledsl import tools
     from tiledsl.aot import export
     from tiledsl.bundles import bundle
     from tiledsl.bundles import load_bundle
@@ -45,6 +47,7 @@ __all__ = [
     "bundle",
     "cdiv",
     "constexpr",
+    "constexpr_function",
     "export",
     "freeze",
     "heuristics",
@@ -56,6 +59,7 @@ __all__ = [
     "record",
     "set_allocator",
     "testing",
+    "tools",
     "warmup",
 ]
 __version__ = "0.1.0"
@@ -75,8 +79,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "testing":
-        return importlib.import_module("tiledsl.testing")
+    if name in ("testing", "tools"):
+        return importlib.import_module(f"tiledsl.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(importlib.import_module(f"tiledsl.{_LATER[name]}"), name)

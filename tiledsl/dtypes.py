@@ -95,6 +95,12 @@ bfloat16 = _dt("bf16", "bfloat16", "float", 16, ml_dtypes.bfloat16, "bf16", 7)
 float32 = _dt("f32", "float32", "float", 32, np.float32, "float", 23)
 float64 = _dt("f64", "float64", "float", 64, np.float64, "double", 52)
 
+# Formats of other hardware: tables of dtypes name them, nothing computes with them.
+float8e4b8 = _dt("e4m3fnuz", "float8e4b8", "float", 8, ml_dtypes.float8_e4m3fnuz, "u8", 3)
+float8e5b16 = _dt("e5m2fnuz", "float8e5b16", "float", 8, ml_dtypes.float8_e5m2fnuz, "u8", 2)
+float8e4b15 = _dt("e4b15", "float8e4b15", "float", 8, np.uint8, "u8", 3)
+FOREIGN: tuple[DType, ...] = (float8e4b8, float8e5b16, float8e4b15)
+
 ALL: tuple[DType, ...] = (
     int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float8e4nv, float8e5, float16, bfloat16, float32, float64,

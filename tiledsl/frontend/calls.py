@@ -185,6 +185,8 @@ def _call_host(function: Callable[..., object], args: Arguments, keywords: Keywo
 
 
 def _conversion_hint(name: str) -> str | None:
+    if name == "pow":
+        return "use libdevice.pow(x, y) of tiledsl.language.extra"
     target = {"int": "tl.int32", "float": "tl.float32", "bool": "tl.int1"}.get(name)
     return f"write x.to({target})" if target else None
 

@@ -55,8 +55,8 @@ _CAPTURED: tuple[type, ...] = (
 
 # Python's own functions that kernels may use; what they mean is in calls.py.
 PYTHON_BUILTINS = (
-    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "print",
-    "range", "reversed", "round", "str", "sum", "tuple", "zip",
+    "abs", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min", "pow",
+    "print", "range", "reversed", "round", "str", "sum", "tuple", "zip",
 )  # fmt: skip
 
 

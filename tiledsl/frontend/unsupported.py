@@ -13,7 +13,9 @@ LANGUAGE_MODULE = "tiledsl.language"
 
 
 _HINTS: dict[str, str] = {
-    "dot_scaled": "scale the operands, or the result of tl.dot",
+    "atomic_load": "use tl.load(pointer, volatile=True)",
+    "atomic_poll": "write a loop: `while tl.atomic_cas(pointer, 0, 0) == 0: pass`",
+    "atomic_store": "use tl.atomic_xchg(pointer, value)",
 }  # fmt: skip
 
 

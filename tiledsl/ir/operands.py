@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
+from tiledsl.dtypes import FOREIGN
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import float64
@@ -197,6 +198,11 @@ def dtype_argument(x: object, what: str) -> DType:
     """A dtype. Raises TypeMismatch."""
     x = unwrap(x)
     if isinstance(x, DType):
+        if x in FOREIGN:
+            raise TypeMismatch(
+                f"{what}: {x!r} is a format of other hardware",
+                hint="Hopper has tl.float8e4nv (e4m3) and tl.float8e5 (e5m2)",
+            )
         return x
     raise TypeMismatch(f"{what} must be a dtype such as tl.float32, got {describe(x)}")
 

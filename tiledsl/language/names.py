@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tiledsl.dtypes import DType as dtype  # noqa: N813
 from tiledsl.dtypes import bfloat16
+from tiledsl.dtypes import float8e4b8
+from tiledsl.dtypes import float8e4b15
 from tiledsl.dtypes import float8e4nv
 from tiledsl.dtypes import float8e5
+from tiledsl.dtypes import float8e5b16
 from tiledsl.dtypes import float16
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import float64
@@ -86,6 +89,7 @@ from tiledsl.ir.ops.elementwise_random import randn
 from tiledsl.ir.ops.elementwise_random import randn4x
 from tiledsl.ir.ops.elementwise_random import uint_to_uniform_float
 from tiledsl.ir.ops.mma import dot
+from tiledsl.ir.ops.mma_scaled import dot_scaled
 from tiledsl.ir.ops.pointer_functions import debug_barrier
 from tiledsl.ir.ops.pointer_functions import load
 from tiledsl.ir.ops.pointer_functions import pointer_type
@@ -177,6 +181,7 @@ __all__ = [
     "device_print",
     "div_rn",
     "dot",
+    "dot_scaled",
     "dtype",
     "erf",
     "exp",
@@ -185,8 +190,11 @@ __all__ = [
     "extra",
     "fdiv",
     "flip",
+    "float8e4b8",
+    "float8e4b15",
     "float8e4nv",
     "float8e5",
+    "float8e5b16",
     "float16",
     "float32",
     "float64",

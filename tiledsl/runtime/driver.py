@@ -15,6 +15,7 @@ from typing import SupportsInt
 from typing import cast
 
 from tiledsl.errors import LaunchError
+from tiledsl.runtime.active import active as active  # noqa: PLC0414 - reached as driver.active
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
 

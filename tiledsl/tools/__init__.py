@@ -1,1 +1,5 @@
 """Modules under the paths that Triton's users import them from."""
+
+from tiledsl.tools import tensor_descriptor
+
+__all__ = ["tensor_descriptor"]

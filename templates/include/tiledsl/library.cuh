@@ -5,6 +5,20 @@
 
 namespace tdsl {
 
+// ------------------------------------------------------------------ special registers
+// mov %globaltimer: nanoseconds. ISA: Special Registers.
+TDSL_FN i64 clock_ns() {
+  u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+  return (i64)t;
+}
+// mov %smid: the multiprocessor. ISA: Special Registers.
+TDSL_FN int smid() {
+  u32 r;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(r));
+  return (int)r;
+}
+
 // ------------------------------------------------------------------ tests of floats
 TDSL_FN i32 is_nan(float x) { return x != x; }
 TDSL_FN i32 is_nan(double x) { return x != x; }

@@ -144,16 +144,22 @@ def test_device_assert() -> None:
 @tiledsl.jit
 def prints(x_ptr, n):
     tl.device_print("n: ", n)
-    tl.device_print("x = ", tl.load(x_ptr + tl.arange(0, 2)), n, hex=True)
+    tl.device_print("x =", tl.load(x_ptr + tl.arange(0, 2)), n, hex=True)
+    tl.device_print(" y: ", tl.arange(0, 11) * 0.5)
+    tl.device_print("done")
 
 
 def test_device_print(capsys) -> None:
     prints[1](torch.tensor([10, 255]), 5)
-    assert capsys.readouterr().out.splitlines() == [
-        "pid (0, 0, 0) n: 5",
-        "pid (0, 0, 0) idx (0) x = (operand 0)0xa",
-        "pid (0, 0, 0) idx (1) x = (operand 0)0xff",
-        "pid (0, 0, 0) x = (operand 1)0x5",
+    lines = capsys.readouterr().out.splitlines()
+    assert [*lines[:4], *lines[13:]] == [
+        "pid (0, 0, 0) idx () n: 5",
+        "pid (0, 0, 0) idx (0) x =: (operand 0) 0x000000000000000a",
+        "pid (0, 0, 0) idx (1) x =: (operand 0) 0x00000000000000ff",
+        "pid (0, 0, 0) idx () x =: (operand 1) 0x00000005",
+        "pid (0, 0, 0) idx ( 9) y: 4.500000",
+        "pid (0, 0, 0) idx (10) y: 5.000000",
+        "pid (0, 0, 0) done",
     ]
 
 

@@ -35,9 +35,9 @@ def print_(op: ops.Print, e: Emission) -> PrintContext:
     """One thread prints: `if (warp == 0 && lane == 0) printf("pid (%d, %d, %d) n: %d", ...);`."""
     lines: list[str] = []
     if not op.values:
-        lines.append(f"if ({first_thread(e)}) {_call(op.prefix, '', '', '')}")
+        lines.append(f"if ({first_thread(e)}) {_call(op.prefix, '', '', '', None)}")
     for number, value in enumerate(op.values):
-        label = op.prefix if len(op.values) == 1 else f"{op.prefix}(operand {number})"
+        label = op.prefix if len(op.values) == 1 else f"{op.prefix}(operand {number}) "
         lines.append(_print(value, label, e, hex_=op.hex))
     return PrintContext("\n".join(lines))
 
@@ -81,7 +81,7 @@ def _print(value: Value, label: str, e: Emission, *, hex_: bool) -> str:
     dtype = element_dtype(value, "device_print")
     form, cast = _format(dtype, hex_=hex_)
     if not isinstance(value.type, TileType):
-        return f"if ({first_thread(e)}) {_call(label, form, '', f'({cast}){e.atom(value)}')}"
+        return f"if ({first_thread(e)}) {_call(label, form, '', f'({cast}){e.atom(value)}', ())}"
     layout = e.layout(value.type)
     conditions = [first_copy(e, layout)]
     places: list[str] = []
@@ -91,7 +91,7 @@ def _print(value: Value, label: str, e: Emission, *, hex_: bool) -> str:
         if layout.padded_shape[dim] > extent:
             conditions.append(f"{places[-1]} < {extent}")
     text = f"({cast}){element(e, value, 'i')}"
-    call = _call(label, form, ", ".join(places), text, rank=len(places))
+    call = _call(label, form, ", ".join(places), text, value.type.shape)
     return (
         f"#pragma unroll 1\nfor (int i = 0; i < {layout.num_regs}; ++i) {{\n"
         + indent(f"if ({' && '.join(conditions)}) {call}")
@@ -99,23 +99,25 @@ def _print(value: Value, label: str, e: Emission, *, hex_: bool) -> str:
     )
 
 
-def _call(label: str, form: str, places: str, text: str, *, rank: int = 0) -> str:
+def _call(label: str, form: str, places: str, text: str, shape: tuple[int, ...] | None) -> str:
+    """shape: of the operand, whose indices are as wide as the last one; None without an operand."""
     clean = label.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
-    index = f" idx ({', '.join(['%d'] * rank)})" if rank else ""
+    widths = ", ".join(f"%{len(str(n - 1))}d" for n in shape or ())
+    index = "" if shape is None else f" idx ({widths})"
     arguments = ", ".join(
         x for x in ("(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z", places, text) if x
     )
-    return f'printf("pid (%d, %d, %d){index} {clean}{form}\\n", {arguments});'
+    return f'printf("pid (%d, %d, %d){index}{clean}{form}\\n", {arguments});'
 
 
 def _format(dtype: DType, *, hex_: bool) -> tuple[str, str]:
     """The printf conversion and the C++ type that is passed."""
     if dtype.is_float:
-        return "%g", "double"
+        return "%f", "double"
     if dtype.is_pointer or (hex_ and dtype.bits == 64):
-        return "0x%llx", "u64"
+        return "0x%016llx", "u64"
     if hex_:
-        return "0x%x", "u32"
+        return f"0x%0{2 * dtype.bytes}x", f"u{8 * dtype.bytes}"
     if dtype.bits == 64:
         return ("%lld", "i64") if dtype.is_signed else ("%llu", "u64")
     return ("%d", "int") if dtype.is_signed or dtype.kind == "bool" else ("%u", "u32")

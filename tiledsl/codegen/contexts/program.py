@@ -35,6 +35,14 @@ class GridContext(Expression):
     value: str
 
 
+@dataclass(frozen=True)
+class RegisterContext:
+    """A variable and the register that it takes."""
+
+    variable: str
+    value: str
+
+
 @emits("program.id")
 def program_id(op: ops.ProgramId, e: Emission) -> GridContext:
     """blockIdx; CTAs that share a program by split-K sit on axis 0."""
@@ -55,6 +63,13 @@ def count(op: ops.NumPrograms, e: Emission) -> None:
 def own_row(op: ops.OwnRow, e: Emission) -> None:
     """A constant: who shares rows out has put the part of each warpgroup in its place."""
     e.bind(op.result, str(op.rows - 1 if op.last else 0))
+
+
+@emits("program.register")
+def register(op: ops.Register, e: Emission) -> RegisterContext:
+    """`const i64 now_1 = clock_ns();`."""
+    text = {"globaltimer": "clock_ns()", "smid": "smid()", "num_threads": "(int)blockDim.x"}
+    return RegisterContext(e.assignment(op.result), text[op.name])
 
 
 @emits("program.of_tile")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 
 class Print(Op, opcode="debug.print", effect=Effect.SYNC):
-    """Prints a line per element of each operand: the program, the place, `prefix` and the value."""
+    """Prints a line per element of each operand, in Triton's form.
+
+    `pid (0, 0, 0) idx ( 3) x: 1.500000`; without operands `pid (0, 0, 0) text`, once a program.
+    """
 
     prefix: str = attribute()
     values: tuple[Value, ...] = operands()
@@ -49,13 +53,24 @@ class Print(Op, opcode="debug.print", effect=Effect.SYNC):
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         x, y, z = machine.program
-        for number, array in enumerate(arrays):
-            label = self.prefix if len(arrays) == 1 else f"{self.prefix}(operand {number})"
+        if not arrays:
+            sys.stdout.write(f"pid ({x}, {y}, {z}){self.prefix}\n")
+        for number, (value, array) in enumerate(zip(self.values, arrays, strict=True)):
+            dtype = element_dtype(value, "device_print")
+            widths = [len(str(n - 1)) for n in np.shape(array)]
             for index in np.ndindex(np.shape(array)):
-                value = np.asarray(array)[index]
-                text = f"{int(value):#x}" if self.hex and value.dtype.kind in "biu" else f"{value}"
-                place = f" idx ({', '.join(map(str, index))})" if index else ""
-                sys.stdout.write(f"pid ({x}, {y}, {z}){place} {label}{text}\n")
+                text = _number_text(np.asarray(array)[index], dtype, hex_=self.hex)
+                place = ", ".join(f"{i:{w}}" for i, w in zip(index, widths, strict=True))
+                label = f"{self.prefix}{f'(operand {number}) ' if len(arrays) > 1 else ''}"
+                sys.stdout.write(f"pid ({x}, {y}, {z}) idx ({place}){label}{text}\n")
+
+
+def _number_text(value: Any, dtype: DType, *, hex_: bool) -> str:
+    """As `printf` writes it: `%f`, `%d`, `%llu`, or hexadecimal in the dtype's width."""
+    if dtype.is_pointer or (hex_ and not dtype.is_float):
+        bits = int(np.asarray(value).view(f"u{dtype.bytes}"))
+        return f"0x{bits:0{dtype.bytes * 2}x}"
+    return f"{float(value):f}" if dtype.is_float else str(int(value))
 
 
 class Assert(Op, opcode="debug.assert", effect=Effect.SYNC):
@@ -84,10 +99,17 @@ class Assert(Op, opcode="debug.assert", effect=Effect.SYNC):
 
 @builtin
 def device_print(b: Builder, prefix: str, *args: Operand, hex: bool = False) -> None:
-    """Prints values while the kernel runs, a line per element. prefix: a compile-time string."""
+    """Prints values while the kernel runs, a line per element, in Triton's form.
+
+    prefix: a string known at compile time. hex: integers in hexadecimal.
+    """
     text = unwrap(prefix)
     if not isinstance(text, str):
         raise TypeMismatch("device_print(): prefix must be a string known at compile time")
+    if args:
+        text = f"{text.rstrip().removesuffix(':')}: "
+    if len(text) > 2 and not text.startswith(" "):
+        text = f" {text}"
     values = tuple(as_value(b, x, what="device_print()") for x in args)
     b.add(Print(text, values, bool(unwrap(hex))))
 

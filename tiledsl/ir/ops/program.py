@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 from typing import Any
 
 import numpy as np
 
+from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
+from tiledsl.dtypes import int64
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
@@ -32,6 +35,9 @@ from tiledsl.target import Target
 
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
+
+
+REGISTERS: dict[str, DType] = {"globaltimer": int64, "num_threads": int32, "smid": int32}
 
 
 class ProgramId(Op, opcode="program.id", effect=Effect.PURE):
@@ -150,6 +156,24 @@ def swizzle2d(
 def smaller(b: Builder, x: Operand, y: Operand) -> Value:
     """The smaller of two integers."""
     return b.value(Min(*unify_pair(b, x, y, "swizzle2d()")))
+
+
+class Register(Op, opcode="program.register", effect=Effect.WRITE):
+    """A fact of the hardware that runs the program; the interpreter gives some value.
+
+    name: "globaltimer" (ns, i64), "smid" or "num_threads" (i32). Never removed, moved or merged.
+    """
+
+    name: str = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if self.name not in REGISTERS:
+            raise TypeMismatch(f"register: {self.name!r} is none of {', '.join(REGISTERS)}")
+        return (ScalarType(REGISTERS[self.name]),)
+
+    def evaluate(self) -> Any:
+        values = {"globaltimer": time.monotonic_ns(), "smid": 0, "num_threads": 128}
+        return np.asarray(values[self.name], REGISTERS[self.name].numpy)
 
 
 # ---------------------------------------------------------------------- at compile time

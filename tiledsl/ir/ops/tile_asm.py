@@ -9,7 +9,6 @@ from typing import cast
 import numpy as np
 
 from tiledsl.dtypes import DType
-from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir import ptx
 from tiledsl.ir.broadcasting import broadcast_value
@@ -27,8 +26,11 @@ from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import is_sequence
+from tiledsl.ir.ops.tile import reshape
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tile_functions import as_scalar
+from tiledsl.ir.ops.tile_functions import interleave
+from tiledsl.ir.ops.tile_functions import split
 from tiledsl.ir.ptx_forms import Bits
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
@@ -188,21 +190,45 @@ def map_elementwise(
 ) -> Value | tuple[Value, ...]:
     """A function of scalars applied to the elements of tiles that broadcast together.
 
-    The function may not branch on its arguments: use tl.where. pack: only 1.
+    The function may not branch on its arguments: use tl.where. pack: how many neighbours along the
+    last axis a call takes, a power of two; the function gets `pack` elements of the first tile,
+    then of the second, and returns `pack` elements of each result in the same order.
     """
     del is_pure
-    if compile_time_int(pack, "map_elementwise(): pack") != 1:
-        raise SyntaxNotSupported(
-            "map_elementwise(): pack must be 1", hint="split the tile and call the function twice"
-        )
+    what = "map_elementwise()"
     if b.apply is None:
-        raise TypeMismatch("map_elementwise() can only be used in a kernel")
-    values = unify(b, [as_value(b, x) for x in args], None, "map_elementwise()")
-    found = b.apply(scalar_fn, values)
+        raise TypeMismatch(f"{what} can only be used in a kernel")
+    count = compile_time_int(pack, f"{what}: pack")
+    values = unify(b, [as_value(b, x) for x in args], None, what)
     shape = values[0].type.shape if isinstance(values[0].type, TileType) else None
+    if count < 1 or count & (count - 1) or (count > 1 and (not shape or shape[-1] % count)):
+        raise TypeMismatch(
+            f"{what}: pack must be a power of two that divides the last extent, got {count} "
+            f"for a tile of shape {list(shape or ())}"
+        )
+    parts = [part for value in values for part in _neighbours(b, value, count)]
+    found = b.apply(scalar_fn, parts)
     items = list(found) if is_sequence(found) else [found]
-    tiles = [
-        broadcast_value(b, as_value(b, cast("Operand", x)), shape, "map_elementwise()")
-        for x in items
-    ]
-    return tuple(tiles) if is_sequence(found) else tiles[0]
+    if len(items) % count:
+        raise TypeMismatch(f"{what}: the function returns {len(items)} values, pack is {count}")
+    part_shape = (*shape[:-1], shape[-1] // count) if shape else None
+    tiles = [broadcast_value(b, as_value(b, cast("Operand", x)), part_shape, what) for x in items]
+    woven = [_woven(b, tiles[i : i + count]) for i in range(0, len(tiles), count)]
+    return tuple(woven) if len(woven) > 1 or (count == 1 and is_sequence(found)) else woven[0]
+
+
+def _neighbours(b: Builder, x: Value, count: int) -> list[Value]:
+    """Elements 0, 1, ... of every group of `count` along the last axis, a tile each."""
+    if count == 1:
+        return [x]
+    *rest, last = tile_type(x, "map_elementwise()").shape
+    even, odd = split.fn(b, reshape.fn(b, x, (*rest, last // 2, 2)))
+    pairs = zip(_neighbours(b, even, count // 2), _neighbours(b, odd, count // 2), strict=True)
+    return [part for pair in pairs for part in pair]
+
+
+def _woven(b: Builder, parts: list[Value]) -> Value:
+    """The inverse of `_neighbours`."""
+    if len(parts) == 1:
+        return parts[0]
+    return interleave.fn(b, _woven(b, parts[::2]), _woven(b, parts[1::2]))

@@ -1,0 +1,96 @@
+"""The names that kernels written for Triton use are there."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import tiledsl as triton
+import tiledsl.language as tl
+from tiledsl.frontend.scope import PYTHON_BUILTINS
+from tiledsl.ir.builtin import method_names
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.language.extra import libdevice
+
+LANGUAGE = """
+PropagateNan abs add advance arange argmax argmin associative_scan assume atomic_add atomic_and
+atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor bfloat16 bitonic_merge broadcast
+broadcast_to cast cat cdiv ceil clamp constexpr cos cumprod cumsum debug_barrier device_assert
+device_print div_rn dot dot_scaled dtype erf exp exp2 expand_dims extra.cuda.gdc_launch_dependents
+extra.cuda.gdc_wait extra.cuda.globaltimer extra.cuda.num_threads extra.cuda.num_warps
+extra.cuda.smid fdiv flip float16 float32 float64 float8e4b15 float8e4b8 float8e4nv float8e5
+float8e5b16 floor fma full gather get_int_dtype histogram inline_asm_elementwise int1 int16 int32
+int64 int8 interleave join load load_tensor_descriptor log log2 make_block_ptr
+make_tensor_descriptor map_elementwise math.log1p max max_constancy max_contiguous maximum min
+minimum mul multiple_of num_programs permute philox pointer_type program_id rand rand4x randint
+randint4x randn randn4x range ravel reduce reduce_or reshape rsqrt sigmoid sin softmax sort split
+sqrt sqrt_rn squeeze standard._log2 static_assert static_print static_range store
+store_tensor_descriptor sub sum swizzle2d tensor topk trans uint16 uint32 uint64 uint8
+uint_to_uniform_float umulhi unsqueeze view where xor_sum zeros zeros_like
+"""
+
+LIBDEVICE = """
+acos add_rn atan atan2 copysign div_rn erf exp exp2 fast_cosf fast_expf fast_log2f fast_logf
+fast_sinf fast_tanhf finitef int2float_rn isfinited isinf isnan log log1p mul_rn nearbyint pow rint
+round rsqrt sqrt tan tanh
+"""
+
+METHODS = """
+abs advance argmax broadcast_to cast cumsum exp expand_dims floor gather histogram logical_and
+logical_or max min permute reshape split store sum to trans
+"""
+
+HOST = """
+Config JITFunction TensorDescriptor autotune cdiv constexpr constexpr_function heuristics jit
+language next_power_of_2 set_allocator testing.do_bench tools.tensor_descriptor.TensorDescriptor
+"""
+
+
+def has(root: object, path: str) -> bool:
+    try:
+        functools.reduce(getattr, path.split("."), root)
+    except AttributeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("root", "names"),
+    [(tl, LANGUAGE), (libdevice, LIBDEVICE), (triton, HOST)],
+    ids=["tl", "libdevice", "host"],
+)
+def test_names(root: object, names: str) -> None:
+    assert [name for name in names.split() if not has(root, name)] == []
+
+
+def test_python_functions() -> None:
+    used = "float int isinstance len max min pow range abs bool print sum tuple zip enumerate"
+    assert set(used.split()) <= set(PYTHON_BUILTINS)
+
+
+def test_methods() -> None:
+    methods = {*method_names(TileType((8,), tl.float32)), *method_names(ScalarType(tl.float32))}
+    missing = set(METHODS.split()) - methods - {"advance", "store"}
+    assert missing == set()
+
+
+@triton.jit
+def foreign(x):
+    tl.store(x, tl.zeros([], tl.float8e4b8))
+
+
+def test_formats_of_other_hardware_are_names_only() -> None:
+    with pytest.raises(triton.TileError, match=r"tl\.float8e4b8 is a format of other hardware"):
+        foreign[(1,)](torch.zeros(1))
+
+
+def test_what_host_code_asks_of_the_driver() -> None:
+    from tiledsl.runtime import driver
+
+    target = driver.active.get_current_target()
+    assert target.backend == "cuda"
+    assert target.arch >= 90
+    assert triton.constexpr_function(has) is has

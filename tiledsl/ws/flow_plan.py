@@ -14,6 +14,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.flow import Flow
+from tiledsl.ws.growth import growth
 from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.plan import Overrides
@@ -224,7 +225,7 @@ def _grows(graph: TileGraph, flow: Flow, launch: Launch, grid: Grid) -> bool:
         try:
             spans.append(int(values.get(loop.upper)) - int(values.get(loop.lower)))
         except (Unknown, KeyError, AttributeError, TypeError):
-            return False
+            return growth(loop.upper, 0) == 1 and growth(loop.lower, 0) in (0, -1)
     return spans[1] > spans[0]
 
 

@@ -145,15 +145,16 @@ class Lowering:
         g, plan = self.geometry, self.plan
         staging = g.buffer_bytes * plan.store_buffers * plan.num_consumers if g is not None else 0
         room = self.target.smem_bytes - scratch - staging - BARRIER_BYTES
-        least = max(2, plan.mma_depth)
-        while True:
+        leasts = [max(2, plan.mma_depth), max(1, plan.mma_depth)]  # one slot: no overlap
+        while leasts:
             rings: list[aref.Create] = self.graph.find(aref.Create)
             types = [cast("ArefType", r.result.type) for r in rings]
             if sum(t.slot_bytes * t.depth for t in types) <= room:
                 return
-            deep = [(t.depth, -i) for i, t in enumerate(types) if t.depth > least]
+            deep = [(t.depth, -i) for i, t in enumerate(types) if t.depth > leasts[0]]
             if not deep:
-                return
+                del leasts[0]
+                continue
             ring = rings[-max(deep)[1]]
             self.graph.replace_op(ring, ring.rebuild({}, depth=ring.depth - 1))
 

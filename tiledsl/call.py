@@ -188,12 +188,40 @@ def evaluate_grid(
     runtime: Mapping[str, Any] | None = None,
 ) -> Any:
     """What a grid function gives, for the constants or for all arguments of the call."""
-    if not runtime:
-        return grid(constants)
     try:
         return grid(constants)
-    except KeyError:
-        return grid({**runtime, **constants})
+    except KeyError as fault:
+        if not runtime:
+            raise _unknown_in_grid(fault, constants) from fault
+    except TypeError as fault:
+        raise _failed_grid(grid, fault, constants) from fault
+    values = {**runtime, **constants}
+    try:
+        return grid(values)
+    except KeyError as fault:
+        raise _unknown_in_grid(fault, values) from fault
+    except TypeError as fault:
+        raise _failed_grid(grid, fault, values) from fault
+
+
+def _unknown_in_grid(fault: KeyError, values: Mapping[str, Any]) -> LaunchError:
+    name = str(fault.args[0]) if fault.args else "?"
+    near = get_close_matches(name, list(values), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it may read {', '.join(values)}"
+    return LaunchError(f"the grid function reads {name!r}, which is no parameter", hint=hint)
+
+
+def _failed_grid(grid: Any, fault: TypeError, values: Mapping[str, Any]) -> LaunchError:
+    try:
+        inspect.signature(grid).bind(values)
+    except TypeError:
+        return LaunchError(
+            f"the grid function cannot be called with the meta-parameters: {fault}",
+            hint="write it as `lambda meta: (...)`",
+        )
+    except ValueError:  # no signature
+        pass
+    return LaunchError(f"the grid function failed: {fault}", hint=f"it reads {', '.join(values)}")
 
 
 def probe(name: str, value: Any) -> Any:

@@ -10,11 +10,16 @@ from typing import Any
 
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
+from tiledsl.compiler import Kernel
 from tiledsl.compiler import compile_kernel
 from tiledsl.errors import LaunchError
+from tiledsl.inspection import ANY_GRID
+from tiledsl.report import render_report
 from tiledsl.runtime import driver
 from tiledsl.runtime.cache import KERNELS
+from tiledsl.runtime.disassembler import sass
 from tiledsl.runtime.launcher import Launcher
+from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
 
 
@@ -26,8 +31,44 @@ class EditedKernel:
         self.path = path
         self._launchers: dict[Any, tuple[Launcher, dict[str, Any]]] = {}
 
+    def __repr__(self) -> str:
+        return f"<{self.kernel!r} with the text of {self.path}>"
+
     def __getitem__(self, grid: GridLike) -> Callable[..., None]:
         return functools.partial(self._launch, grid)
+
+    def compile(self, *args: Any, grid: GridLike | None = None, **kwargs: Any) -> Kernel:
+        """The compiled text with the decisions of the kernel; meta or CPU tensors serve."""
+        return self._compiled(args, kwargs, grid)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> str:
+        """The text of the file."""
+        del args, kwargs
+        return self.path.read_text()
+
+    def ptx(self, *args: Any, grid: GridLike | None = None, **kwargs: Any) -> str:
+        """The PTX of the text."""
+        return ptx_of(self._compiled(args, kwargs, grid).module)
+
+    def sass(self, *args: Any, grid: GridLike | None = None, **kwargs: Any) -> str:
+        """The disassembly of the text. Raises TileError where no disassembler is installed."""
+        compiled = self._compiled(args, kwargs, grid).compiled
+        assert compiled is not None
+        return sass(compiled.cubin)
+
+    def report(self, *args: Any, grid: GridLike | None = None, **kwargs: Any) -> str:
+        """What the compiler decided; registers and spills are those of the edited text."""
+        return render_report(self._compiled(args, kwargs, grid))
+
+    def _compiled(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None
+    ) -> Kernel:
+        call, request = self.kernel.request_for(args, kwargs, ANY_GRID if grid is None else grid)
+        made = compile_kernel(request)
+        module = replace(made.module, source=self.path.read_text())
+        compiled = KERNELS.get(module, HOPPER, options=call.nvrtc_options)
+        notes = [*made.notes, f"the text is that of {self.path}; no proof holds for it"]
+        return replace(made, module=module, compiled=compiled, notes=notes, certificate=None)
 
     def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
         k = self.kernel

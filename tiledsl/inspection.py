@@ -10,9 +10,11 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING
 from typing import Any
 
+from tiledsl.call import IGNORED
 from tiledsl.call import Call
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     from tiledsl.edited import EditedKernel
 
 ANY_GRID = (32, 32, 1)
+WITHOUT_ROLES = {
+    "num_stages": "which has no ring",
+    "persistent": "which runs one CTA per program",
+    "raster_group": "which keeps the order of the grid",
+}
+"""Options that a kernel with a single role takes without effect, and why."""
 
 
 def request_of(
@@ -70,6 +78,28 @@ def request_of(
         build=call.build,
         f32_precision=f32_precision(),
     )
+
+
+def ignored_options(
+    kernel: Kernel, given: Mapping[str, Any], fn: Callable[..., object]
+) -> list[str]:
+    """Notes on launch options that had no effect, with the reason."""
+    from tiledsl.ws.single_role import SinglePlan
+
+    names = fn.__code__.co_varnames if isinstance(fn, FunctionType) else ()
+    options = {k: v for k, v in given.items() if k not in names}
+    notes = [
+        f"{name}={value!r} is ignored: an option of other compilers, decided here by the compiler"
+        for name, value in options.items()
+        if name in IGNORED
+    ]
+    if isinstance(kernel.plan, SinglePlan):
+        notes += [
+            f"{name}={options[name]!r} is ignored: the kernel has a single role, {reason}"
+            for name, reason in WITHOUT_ROLES.items()
+            if options.get(name)
+        ]
+    return notes
 
 
 def program_of_kernel(kernel: Kernel, call: Call) -> Program:
@@ -203,7 +233,9 @@ class Inspected:
         """What the compiler decided for these arguments, and why (see `compile`)."""
         from tiledsl.report import render_report
 
-        return render_report(self.compile(*args, **kwargs))
+        kernel = self.compile(*args, **kwargs)
+        kernel.notes += ignored_options(kernel, kwargs, self.fn)
+        return render_report(kernel)
 
     def with_cuda(self, path: str | Path) -> EditedKernel:
         """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`)."""

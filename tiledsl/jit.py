@@ -119,6 +119,9 @@ class JitFunction(Inspected):
         """A launcher for a grid: one to three ints, or a function of the constants to them."""
         return MethodType(self._fast, grid)  # the cheapest way to bind a first argument
 
+    def __repr__(self) -> str:
+        return f"<kernel {self.description} at {_place(self.fn)}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise LaunchError(
             f"{self.fn.__name__} is a kernel: launch it with a grid, {self.fn.__name__}[grid](...)"
@@ -378,6 +381,12 @@ class JitFunction(Inspected):
     def params(self) -> list[Any]:
         """The parameters, in order."""
         return list(self.description.parameters)
+
+
+def _place(fn: Callable[..., object]) -> str:
+    """File and line of a function."""
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
 
 def set_allocator(allocator: object) -> None:

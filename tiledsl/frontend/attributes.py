@@ -18,10 +18,11 @@ from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import expression
 from tiledsl.frontend.dispatch import fold
+from tiledsl.frontend.hints import did_you_mean
 from tiledsl.frontend.scope import Frame
-from tiledsl.frontend.scope import did_you_mean
 from tiledsl.frontend.scope import may_capture
 from tiledsl.frontend.unsupported import LANGUAGE_MODULE
+from tiledsl.frontend.unsupported import capture_hint
 from tiledsl.frontend.unsupported import missing_name
 from tiledsl.ir.broadcasting import shape_of
 from tiledsl.ir.builtin import Builtin
@@ -225,7 +226,7 @@ def _module_attribute(frame: Frame, node: ast.Attribute, module: ModuleType) -> 
     if not may_capture(found):
         raise TypeMismatch(
             f"{ast.unparse(node)} is a {type(found).__name__}, which a kernel cannot capture",
-            hint="pass it as an argument",
+            hint=capture_hint(found),
         )
     if module.__name__ == LANGUAGE_MODULE:
         return unwrap(found)

@@ -29,6 +29,7 @@ from tiledsl.frontend.scope import Poisoned
 from tiledsl.frontend.source import plain_function
 from tiledsl.frontend.source import source_of
 from tiledsl.frontend.unsupported import LANGUAGE_MODULE
+from tiledsl.frontend.unsupported import function_twin
 from tiledsl.ir import operators
 from tiledsl.ir.builtin import Builtin
 from tiledsl.ir.markers import ObjectMethod
@@ -185,10 +186,11 @@ def _call_host(function: Callable[..., object], args: Arguments, keywords: Keywo
 
 
 def _conversion_hint(name: str) -> str | None:
-    if name == "pow":
-        return "use libdevice.pow(x, y) of tiledsl.language.extra"
     target = {"int": "tl.int32", "float": "tl.float32", "bool": "tl.int1"}.get(name)
-    return f"write x.to({target})" if target else None
+    if target:
+        return f"write x.to({target})"
+    twin = function_twin(name)
+    return f"write {twin}" if twin else None
 
 
 def _has_values(x: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import difflib
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -24,8 +23,10 @@ from tiledsl.errors import SourceLoc
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.hints import did_you_mean
 from tiledsl.frontend.source import FunctionSource
 from tiledsl.frontend.source import plain_function
+from tiledsl.frontend.unsupported import capture_hint
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import Builtin
 from tiledsl.ir.graph import TileGraph
@@ -268,8 +269,7 @@ class Frame:
         if not may_capture(value):
             raise TypeMismatch(
                 f"{name!r} is a {type(value).__name__}, which a kernel cannot capture",
-                hint="pass it as an argument; "
-                "numbers, strings, dtypes, tuples, functions and modules are captured",
+                hint=capture_hint(value),
             )
         return self.session.capture(self.function.__qualname__, name, unwrap(value))
 
@@ -286,13 +286,6 @@ class Frame:
             *PYTHON_BUILTINS,
         ]
         raise NameUnresolved(f"unknown name {name!r}", hint=did_you_mean(name, known))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """`did you mean 'x' or 'y'?`, or None when no name is close."""
-    candidates = sorted({k for k in known if not k.startswith("__")})
-    close = difflib.get_close_matches(name, candidates, n=2)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else None
 
 
 def may_capture(value: object) -> bool:

@@ -12,7 +12,7 @@ from typing import assert_never
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import pointer_to
 from tiledsl.errors import TypeMismatch
-from tiledsl.frontend.scope import did_you_mean
+from tiledsl.frontend.hints import did_you_mean
 from tiledsl.frontend.signature import MISSING
 from tiledsl.frontend.signature import Parameter
 from tiledsl.frontend.signature import Signature
@@ -65,6 +65,7 @@ def bind(
         elif parameter.is_constexpr and not isinstance(specs[name], NoneSpec):
             raise TypeMismatch(f"{signature.name}(): {name!r} is a tl.constexpr, got {specs[name]}")
         else:
+            _check_number(signature, parameter, specs[name])
             type_ = argument_type(specs[name], parameter.annotation)
             if type_ is None:
                 absent.append(name)
@@ -91,6 +92,17 @@ def _check_names(signature: Signature, given: list[str]) -> None:
                 f"{signature.name}() has no parameter {name!r}",
                 hint=did_you_mean(name, signature.names),
             )
+
+
+def _check_number(signature: Signature, parameter: Parameter, spec: Spec) -> None:
+    """Refuses a tensor for a parameter whose annotation is the dtype of a number."""
+    wanted, name = parameter.annotation, parameter.name
+    is_number = isinstance(wanted, DType) and not wanted.is_pointer
+    if is_number and isinstance(spec, TensorSpec | PointerSpec):
+        raise TypeMismatch(
+            f"{signature.name}(): {name!r} is declared {wanted!r}, got a tensor",
+            hint=f"pass {name}.item(), or leave out the annotation to get a pointer",
+        )
 
 
 def _default(signature: Signature, parameter: Parameter) -> object:

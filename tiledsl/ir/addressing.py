@@ -41,23 +41,37 @@ def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value
     if symbol not in ("+", "-") or (symbol == "-" and right):
         raise TypeMismatch(
             f"{symbol}: pointers take + and - with an integer only, "
-            f"got {describe(x)} and {describe(y)}"
+            f"got {describe(x)} and {describe(y)}",
+            hint=_scalar_hint(x if left else y),
         )
     if left and right:
         raise TypeMismatch("+: two pointers cannot be added")
     pointer, offset = (x, y) if left else (y, x)
-    distance = _offset(b, offset, symbol)
+    distance = _offset(b, offset, symbol, pointer)
     if symbol == "-":
         distance = b.value(ew.Neg(distance))
     base, distance = unify(b, (pointer, distance), None, symbol)
     return b.value(Add(base, distance))
 
 
-def _offset(b: Builder, x: Operand, symbol: str) -> Value:
+def _scalar_hint(pointer: object) -> str | None:
+    """For a pointer that may have been meant as a number: an argument that is a tensor."""
+    if not isinstance(pointer, Value) or pointer.defining_op is not None or not pointer.name:
+        return None
+    name = pointer.name
+    return (
+        f"the argument {name!r} is a tensor, and so a pointer: pass {name}.item(), "
+        f"or read it with tl.load({name})"
+    )
+
+
+def _offset(b: Builder, x: Operand, symbol: str, pointer: object) -> Value:
     value = constant(b, x, int64) if isinstance(x, int) else x
     if isinstance(value, Value) and _is_integer(value):
         return widened(b, value)
-    raise TypeMismatch(f"{symbol}: a pointer moves by an integer, got {describe(x)}")
+    raise TypeMismatch(
+        f"{symbol}: a pointer moves by an integer, got {describe(x)}", hint=_scalar_hint(pointer)
+    )
 
 
 def _is_integer(value: Value) -> bool:

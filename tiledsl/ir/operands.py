@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
+from tiledsl.dtypes import BY_USER_NAME
 from tiledsl.dtypes import FOREIGN
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
@@ -204,7 +205,9 @@ def dtype_argument(x: object, what: str) -> DType:
                 hint="Hopper has tl.float8e4nv (e4m3) and tl.float8e5 (e5m2)",
             )
         return x
-    raise TypeMismatch(f"{what} must be a dtype such as tl.float32, got {describe(x)}")
+    twin = BY_USER_NAME.get(getattr(x, "__name__", ""))
+    hint = f"write {twin!r}" if twin else None
+    raise TypeMismatch(f"{what} must be a dtype such as tl.float32, got {describe(x)}", hint=hint)
 
 
 def axis_argument(x: object, rank: int, what: str) -> int:

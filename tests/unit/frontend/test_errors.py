@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 import tiledsl.language as tl
 from tiledsl.dtypes import bfloat16
@@ -14,6 +16,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
 from tiledsl.frontend.specialize import signature_of
+from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import spec
 
@@ -26,6 +29,7 @@ SPECS = {
     "v": spec(float32, 1),
     "n": ScalarSpec(int32),
     "s": ScalarSpec(float32),
+    "p": PointerSpec(float32),
 }
 CONSTANTS = {"BM": 64, "BLOCK": 64}
 
@@ -33,7 +37,7 @@ CONSTANTS = {"BM": 64, "BLOCK": 64}
 def error_of(source: str, file: str) -> TileError:
     """The error that lowering `kernel` of a source text raises."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope: dict[str, object] = {"tl": tl}
+    scope: dict[str, object] = {"tl": tl, "torch": torch, "math": math}
     exec(compile(source, file, "exec"), scope)
     kernel = scope["kernel"]
     names = signature_of(kernel).names

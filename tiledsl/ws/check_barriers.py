@@ -75,7 +75,7 @@ class BarrierRules:
 
     def passed(self, b: Barrier, phase: int, op: Op) -> bool:
         """The hardware's rule: the parity of the current phase is not the one waited for."""
-        if phase >= 0 and b.phases > phase + 1:
+        if b.phases > phase + 1:
             raise Fault("ordering", f"{b.name} is two phases ahead of a wait", op)
         return (b.phases & 1) != (phase & 1)
 
@@ -85,11 +85,9 @@ class BarrierRules:
         self.acquire(t, b, phase)
 
     def acquire(self, t: Thread, b: Barrier, phase: int) -> None:
-        if phase < 0:
-            return
-        if t.clock[b.index] <= phase:
+        if 0 <= phase and t.clock[b.index] <= phase:
             t.clock = join(t.clock, b.done)
-        b.waits.append((t.index, t.time, phase))
+        b.waits.append((t.index, t.time, phase))  # that for phase -1 can be missed as well
         b.seen = max(b.seen, phase + 1)
 
     def signal(self, t: Thread, b: Barrier, use: int, op: Op) -> None:

@@ -76,7 +76,7 @@ class MemoryRules(BarrierRules):
     def write(self, t: Thread, slot: Slot, op: Op) -> None:
         """A write by the threads of the warpgroup."""
         slot.state.check_write(t.clock, op)
-        writer = Writer(op, t.index, t.time)
+        writer = Writer(op, t.index, t.time, use=slot.use)
         slot.state.writer, slot.state.reads = writer, []
         t.written.append(writer)
 
@@ -131,6 +131,7 @@ class MemoryRules(BarrierRules):
                 target = cta.barriers[op.barriers][cursor.n % cursor.depth]
                 state = cta.buffers[slot.buffer][slot.at]
                 self.land(t, op, state, target, use, (start, start + size))
+        t.tick()
 
     def land(
         self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, use: int, span: tuple[int, int]

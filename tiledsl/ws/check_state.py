@@ -143,7 +143,7 @@ class SlotState:
             raise Fault("ordering", f"{self.name} is read before anything is written to it", op)
         if not w.known(clock):
             raise Fault("ordering", f"{self.name} is read without waiting for the write", op)
-        if w.barrier >= 0 and use >= 0 and w.use != use:
+        if use >= 0 and w.use >= 0 and w.use != use:
             raise Fault("ordering", f"{self.name} holds use {w.use}, use {use} is read", op)
 
 

@@ -433,7 +433,7 @@ def compile_kernel(request: Request) -> Kernel:
         for made in modules(request):
             made.rejected = rejection(request, made)
             if not made.rejected:
-                return made
+                return made if spilled is None else fewest_spills(spilled, made)
             if spilled is None and made.compiled is not None and not made.compiled.serialized:
                 spilled = made
     except ResourceError as error:
@@ -475,6 +475,20 @@ def checking(request: Request, constants: Mapping[str, object]) -> Kernel | None
     declined = [Declined("warp_specialize", reason, asserts[0].loc)]
     check_honoured(request, declined, [])
     return single(request, graph, declined)
+
+
+def fewest_spills(spilled: Kernel, made: Kernel) -> Kernel:
+    """The kernel to take: a specialised one that spills, where the single-role one does so too."""
+    if made.compiled is None or not isinstance(made.plan, SinglePlan):
+        return made
+    if not made.compiled.spill_bytes:
+        return made
+    assert spilled.compiled is not None
+    spilled.notes.append(
+        f"registers spill, {spilled.compiled.spill_bytes} bytes, and "
+        f"{made.compiled.spill_bytes} in a single role"
+    )
+    return spilled
 
 
 def rejection(request: Request, made: Kernel) -> str:

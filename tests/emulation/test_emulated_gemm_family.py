@@ -9,6 +9,10 @@ import pytest
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import fp8_matmul_rowwise
+from examples.fused_epilogues import both_ways
+from examples.fused_epilogues import quantised
+from examples.fused_epilogues import residual
+from examples.fused_epilogues import with_squares
 from examples.grouped_matmul import grouped_matmul
 from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
@@ -97,3 +101,25 @@ def test_groups(sizes: tuple[int, ...], options: dict[str, object]) -> None:
         grouped_matmul, args, ("c",), lambda meta: (T // 128 + G, -(-N // meta["BN"])),
         tolerance=TOLERANCE, G=G, STEPS=(G - 1).bit_length(), **options,
     )  # fmt: skip
+
+
+EPILOGUES = {
+    "residual": (residual, ("old", "out"), {"old": BF16}),
+    "quantised": (quantised, ("out", "scales"), {"out": E4M3, "scales": F32}),
+    "with_squares": (with_squares, ("out", "squares"), {"squares": F32}),
+    "both_ways": (both_ways, ("out", "turned"), {}),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues(name: str) -> None:
+    M, N, K = 136, 264, 72
+    kernel, outputs, dtypes = EPILOGUES[name]
+    shapes = {"scales": (M, 3), "squares": (3, M), "turned": (N, M)}
+    args: dict[str, object] = {"x": normal(M, K, dtype=BF16), "w": normal(N, K, dtype=BF16).T}
+    for out in outputs:
+        make = normal if out == "old" else nothing
+        args[out] = make(*shapes.get(out, (M, N)), dtype=dtypes.get(out, BF16))
+    # One value of fp8 next to a half-way point may be rounded the other way.
+    tolerance = 2.0**-3 if name == "quantised" else TOLERANCE
+    same_as_interpreter(kernel, args, outputs, grid_of(M, N), tolerance=tolerance)

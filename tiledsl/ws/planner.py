@@ -328,6 +328,18 @@ class Planner:
         a, b = self.shape.operand_axes
         return (plan.cluster_axis not in a, plan.cluster_axis not in b)
 
+    def completed(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
+        """The plan with all that depends on the tile; where its epilogue is deferred, also without.
+
+        A deferred result takes registers that an epilogue with much to compute does not leave.
+        """
+        done = self.complete(plan, tile, p)
+        if done is None or not self.allowed(done):
+            return
+        yield done
+        if done.deferred:
+            yield replace(done, deferred=False)
+
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
         s = self.shape
@@ -390,13 +402,16 @@ class Planner:
         dtype = _DTYPES[s.itemsize]
         a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
         b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
-        return a + b * s.num_dots
+        return a, b * s.num_dots
 
     def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
         """Bytes of one staging chunk over all consumer warpgroups."""
         store = self.shape.single_top_store
-        if not p.staged or store is None:
-            return 0 if not p.staged else tile[0] * 128
+        if not p.staged:
+            return 0
+        if store is None:
+            groups = plan.warpgroups_per_tile if plan.split_dim == 0 else 1
+            return tile[0] // groups * 128 * plan.num_consumers
         t = tensor_type(store.tensor, "store")
         kept = [d for d in range(t.rank) if d not in store.squeeze]
         major = kept.index(t.inner_dim) if t.inner_dim in kept else 1

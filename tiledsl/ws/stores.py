@@ -91,7 +91,7 @@ def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
     assert isinstance(value, TileType)
     if len(kept) != 2 or t.inner_dim not in kept:
         return "the stored block is not two-dimensional along the dimension of stride 1"
-    if t.dtype.bits not in (16, 32):
+    if t.dtype.bits not in (8, 16, 32):
         return f"dtype {t.dtype!r} is not staged"
     dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
     if store.end is not None and dims[1:2] != (store.end_dim,):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from examples import batched_matmul
 from examples import block_scaled_matmul
 from examples import fp8_matmul
+from examples import fused_epilogues
 from examples import grouped_matmul
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -48,3 +50,21 @@ def test_offsets_that_fit_nothing_are_refused(ends, message):
     x, w = torch.zeros(20, 16), torch.zeros(3, 16, 8)
     with pytest.raises(ValueError, match=message):
         grouped_matmul.grouped(x, w, torch.tensor(ends, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batched_matmul(shared):
+    assert batched_matmul.run(3, 70, 136, 80, "cpu", shared=shared) <= 4e-3
+
+
+def test_batches_that_do_not_go_together_are_refused():
+    with pytest.raises(ValueError, match="expected"):
+        batched_matmul.batched(torch.zeros(2, 8, 8), torch.zeros(3, 8, 8))
+    shared = torch.randn(1, 8, 8).expand(4, 8, 8)
+    a = torch.randn(4, 8, 8)
+    torch.testing.assert_close(batched_matmul.batched(a, shared), a @ shared)
+
+
+@pytest.mark.parametrize("kind", fused_epilogues.KINDS)
+def test_fused_epilogues(kind):
+    assert fused_epilogues.run(kind, 96, 200, 80, "cpu") <= fused_epilogues.limit_of(kind)

@@ -77,7 +77,7 @@ REASONS = [
     (store((128, 128), dt.bfloat16, tma=False), COOPERATIVE, "no legal tensor map"),
     (store((128, 128), dt.bfloat16, None), COOPERATIVE, "no legal tensor map"),
     (store((128, 32), dt.bfloat16), COOPERATIVE, "too narrow"),
-    (store((128, 128), dt.float8e4nv), COOPERATIVE, "is not staged"),
+    (store((128, 128), dt.int64), COOPERATIVE, "is not staged"),
 ]
 
 

@@ -26,6 +26,7 @@ from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_program import FAST
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_program import needed_scalars
 from tiledsl.ws.check_run import Run
 from tiledsl.ws.check_state import Cursor
 from tiledsl.ws.check_state import Fault
@@ -56,7 +57,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     many trips on a tile or two, the CTA in the middle of axis 0; `scale` times as many as mostly
     do.
     """
-    step = unit_of_trips(code)
+    step, units = units_of_trips(code)
     arrays = [o for o in code.graph.body.ops if isinstance(o, barrier.MbarrierArray)]
     depth = max((o.depth for o in arrays), default=1)
     turns = max((r.instances for r in code.roles), default=1)
@@ -93,19 +94,20 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
                 wobble=1,
             )
         )
-    many = [tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2)]
-    return Points(few, [deep, *many])
+    many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
+    return Points(*([replace(p, step=step, units=units) for p in ps] for ps in (few, many)))
 
 
 def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
     """Launches for branches that the others have not taken: odd extents, tiles along both axes."""
-    step = unit_of_trips(code)
+    step, units = units_of_trips(code)
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
     turns = max((r.instances for r in code.roles), default=1)
     for trips in range(5):
         for extent in (step * trips + 1, step * (trips + 1) - 1, step * trips):
             for x, y in ((turns, 2), (3, turns)):
-                yield LaunchPoint(extent, _grid(x, y, axis, cluster_size))
+                grid = _grid(x, y, axis, cluster_size)
+                yield LaunchPoint(extent, grid, step=step, units=units)
 
 
 def _grid(x: int, y: int, axis: int, cluster_size: int) -> tuple[int, int, int]:
@@ -120,9 +122,26 @@ def _ops(code: Program, cls: type[T]) -> Iterator[T]:
     return (s.op for steps in code.code.values() for s in steps if isinstance(s.op, cls))
 
 
-def unit_of_trips(code: Program) -> int:
-    """By how much extents have to grow for one more trip of every loop that grows with them."""
-    return max((_unit(loop) for loop in _ops(code, For)), default=0) or 1
+def units_of_trips(code: Program) -> tuple[int, dict[int, int]]:
+    """By how much extents have to grow for one more trip of the loops that grow with them.
+
+    The largest of all, and by number of symbol those that are smaller. Nests do not run for as many
+    trips in each loop as the shortest step would give them.
+    """
+    loops = [(_unit(loop), loop) for loop in _ops(code, For)]
+    step = max((unit for unit, _ in loops), default=0) or 1
+    units: dict[int, int] = {}
+    for unit, loop in loops:
+        bounds = needed_scalars([loop.lower, loop.upper])
+        for (value, dim), number in code.symbols.items():
+            if any(v is value if dim < 0 else _is_extent(v, value, dim) for v in bounds):
+                units[number] = max(unit, units.get(number, 1))
+    return step, {number: unit for number, unit in units.items() if unit != step}
+
+
+def _is_extent(v: Value, tensor: Value, dim: int) -> bool:
+    op = v.defining_op
+    return isinstance(op, Shape) and op.tensor is tensor and op.dim == dim
 
 
 def _unit(loop: For) -> int:

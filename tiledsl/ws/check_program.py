@@ -119,6 +119,8 @@ class LaunchPoint:
     clusters: in the launched grid. first: index of the simulated one.
     drawn: tiles that others have drawn from the counter before. other: (number, value) of the one
     extent that is different. wobble: 1 where loaded scalars differ from tile to tile.
+    step: by how much `extent` grows for one more trip of the loops with the longest steps. units:
+    that by number of extent, for those that bound loops of shorter steps only.
     """
 
     extent: int
@@ -128,10 +130,14 @@ class LaunchPoint:
     drawn: int = 0
     other: tuple[int, int] = (-1, 0)
     wobble: int = 0
+    step: int = 1
+    units: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def extent_of(self, symbol: int) -> int:
         """The extent or argument with a number (`Program.symbols`)."""
-        return self.other[1] if symbol == self.other[0] else self.extent
+        extent = self.other[1] if symbol == self.other[0] else self.extent
+        unit = self.units.get(symbol, self.step)
+        return extent if unit == self.step else extent * unit // self.step
 
 
 class Step:
@@ -159,6 +165,7 @@ class Program:
     in flight. named: ids of named barriers in use. symbols: numbers of the extents (tensor,
     dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
     tile. unknown: ops that the checker cannot judge. box_sizes: bytes of each copy.
+    reads: loads of scalars that decide something. cursors: of each role.
     """
 
     graph: TileGraph
@@ -171,6 +178,8 @@ class Program:
     uneven: bool
     unknown: list[Op] = field(default_factory=list[Op])
     box_sizes: dict[Op, int] = field(default_factory=dict[Op, int])
+    reads: list[Op] = field(default_factory=list[Op])
+    cursors: dict[Role, list[Value]] = field(default_factory=dict[Role, list[Value]])
 
 
 def flight_values(graph: TileGraph) -> set[Value]:

@@ -21,6 +21,9 @@ from tiledsl.report import render_report
 from tiledsl.ws.check import OBLIGATIONS
 from tiledsl.ws.check import check
 from tiledsl.ws.check_points import first_repeat
+from tiledsl.ws.check_points import units_of_trips
+from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_run import RULES
 from tiledsl.ws.simulate import simulate
 
 
@@ -122,3 +125,28 @@ def test_loops_that_count_blocks_are_run_for_many_trips(options: dict[str, objec
     lines = [line for line in made.certificate.steady if "test_check.py" in line]
     assert lines
     assert all("each trip repeats" in line for line in lines)
+
+
+# fmt: off
+@tiledsl.jit
+def nested(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, K, G,
+           BM: tl.constexpr = 128, BN: tl.constexpr = 64, BK: tl.constexpr = 32):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(G):
+        for k in range(0, K, BK):
+            acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+def test_each_loop_of_a_nest_runs_for_as_many_trips_as_the_other() -> None:
+    """A trip is 32 elements of K, and one of G: equal extents would run the outer loop for ages."""
+    a, b, c = meta(256, 480), meta(480, 128), meta(256, 128)
+    made = first(nested.request_for((a, b, c, 480, 3), {}, (2, 2))[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+    assert made.machine is not None
+    step, units = units_of_trips(cut_down(made.machine, RULES))
+    assert step == 32
+    assert list(units.values()) == [1]

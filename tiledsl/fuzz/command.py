@@ -27,6 +27,8 @@ from tiledsl.fuzz.shrink import shrink
 LEVELS = ("interpreter", "simulation", "nvrtc", "emulation", "device")
 SHOWN = 12
 """Reasons of each kind in the closing table."""
+REPEATED = 3
+"""Findings of a kind that are printed."""
 SHRUNK = 8
 """Different findings that are made smaller."""
 NO_END = 1e9
@@ -71,6 +73,7 @@ class Tally:
     vague: int = 0
     spilled: int = 0
     serialised: int = 0
+    seen: Counter[str] = field(default_factory=Counter[str])
     findings: list[tuple[int, Finding]] = field(default_factory=list[tuple[int, Finding]])
 
     def add(self, number: int, made: Outcome) -> None:
@@ -92,7 +95,10 @@ class Tally:
         self.serialised += made.serialised
         for finding in made.findings:
             self.findings.append((number, finding))
-            print(f"kernel {number} ({made.family}) {finding.kind}: {finding.text}", flush=True)
+            key = signature(finding.kind, finding.text)
+            self.seen[key] += 1
+            if self.seen[key] <= REPEATED:
+                print(f"kernel {number} ({made.family}) {finding.kind}: {finding.text}", flush=True)
 
     def table(self) -> list[str]:
         """Lines of reasons."""

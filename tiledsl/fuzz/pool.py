@@ -5,6 +5,7 @@ Cases run side by side, and one that hangs or crashes costs its process only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -67,9 +68,10 @@ class Worker:
 
     def _read(self, process: subprocess.Popen[str], lines: deque[str | None]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(MARK):
-                self._put(lines, line[len(MARK) :])
+        with contextlib.suppress(ValueError):  # closed by stop()
+            for line in process.stdout:
+                if line.startswith(MARK):
+                    self._put(lines, line[len(MARK) :])
         self._put(lines, None)
 
     def _put(self, lines: deque[str | None], item: str | None) -> None:
@@ -124,6 +126,10 @@ class Worker:
             return process.wait(10)
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
 
 
 def run_all(

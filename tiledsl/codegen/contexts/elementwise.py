@@ -123,7 +123,7 @@ def _wraps(op: Op) -> bool:
     if dtype.kind != "int" or dtype.bits < 32 or around is None:
         return False
     # Offsets of addresses are widened so that they never overflow.
-    return around.vectorized or (isinstance(around, Lanes) and dtype.bits == 32)
+    return around.vectorized and (dtype.bits == 32 or not isinstance(around, Lanes))
 
 
 # ------------------------------------------------------------- constants and binary operators

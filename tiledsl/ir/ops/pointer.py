@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -27,6 +28,7 @@ from tiledsl.ir.ops.control import same_type
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import like
+from tiledsl.ir.ops.tile import lane_arguments
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -202,6 +204,7 @@ class Lanes(Op):
     the mask is equal in all elements of such a vector.
     """
 
+    vectorized = True
     inputs: tuple[Value, ...] = operands()
     shape: tuple[int, ...] = attribute()
     layout: Layout = attribute()
@@ -225,6 +228,17 @@ class Lanes(Op):
                 f"{self.opcode}: {self.layout.num_regs} registers in vectors of {self.width}"
             )
 
+    def places(self, machine: Machine, inputs: tuple[Any, ...]) -> Generator[None, None, Any]:
+        """Addresses, mask and `other` of all elements, and the argument that they belong to."""
+        body: Region = self.regions[0]
+        args = lane_arguments(self.shape, self.follows, inputs)
+        found = yield from machine.run_region(body, args)
+        end = body.terminator
+        assert end is not None
+        at, *rest = (np.broadcast_to(x, self.shape) for x in found)
+        mask: Any = rest.pop(0) if self.masked else True
+        return at, mask, rest[0] if self.filled else 0, origin_of(end.operands[0])
+
 
 class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.READ):
     """`pointer.load` of a tile, with the computation of its addresses and mask."""
@@ -233,6 +247,10 @@ class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.
 
     def infer_types(self) -> tuple[Type, ...]:
         return (TileType(self.shape, self.dtype, self.layout),)
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        at, mask, other, origin = yield from self.places(machine, arrays)
+        return machine.memory.gather(at, self.dtype, mask, other, origin=origin)
 
 
 class StoreLanes(Lanes, opcode="pointer.store_lanes", levels=LOWER, effect=Effect.WRITE):
@@ -244,4 +262,10 @@ class StoreLanes(Lanes, opcode="pointer.store_lanes", levels=LOWER, effect=Effec
     def infer_types(self) -> tuple[Type, ...]:
         if not isinstance(self.value.type, TileType) or self.value.type.shape != self.shape:
             raise TypeMismatch(f"store_lanes: value is {self.value.type}, shape is {self.shape}")
+        return ()
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        *inputs, value = arrays
+        at, mask, _, origin = yield from self.places(machine, tuple(inputs))
+        machine.memory.scatter(at, value, mask, origin=origin)
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 from typing import Any
@@ -189,6 +190,27 @@ class Transpose(Op, opcode="tile.transpose"):
         return np.transpose(a, self.order)
 
 
+def lane_arguments(
+    shape: tuple[int, ...], follows: tuple[tuple[int | None, ...], ...], arrays: Sequence[Any]
+) -> list[Any]:
+    """What a loop over the elements of a tile gives its body, for all elements at once.
+
+    The inputs, each along the dimensions that it follows, and a coordinate per dimension.
+    """
+    args: list[Any] = []
+    for i, array in enumerate(arrays):
+        places = follows[i] if i < len(follows) else ()
+        index: list[Any] = [np.newaxis] * len(shape)
+        kept = [d for d in places if d is not None]
+        for d in kept:
+            index[d] = slice(None)
+        sizes = [n for n, d in zip(np.shape(array), places, strict=True) if d is not None]
+        order = sorted(range(len(kept)), key=kept.__getitem__)
+        spread = np.transpose(np.reshape(array, sizes), order)[tuple(index)] if kept else None
+        args.append(np.reshape(array, ()) if spread is None else spread)
+    return [*args, *np.indices(shape, dtype=np.int32, sparse=True)]
+
+
 class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     """A fused elementwise loop over the registers of one layout.
 
@@ -220,22 +242,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
             raise VerifyError(f"map: body has {len(self.body.args)} arguments, expected {expected}")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        rank = len(self.shape)
-        args: list[Any] = []
-        for i, array in enumerate(arrays):
-            follows = self.follows[i] if i < len(self.follows) else ()
-            index: list[Any] = [np.newaxis] * rank
-            kept = [d for d in follows if d is not None]
-            for d in kept:
-                index[d] = slice(None)
-            sizes = [n for n, d in zip(np.shape(array), follows, strict=True) if d is not None]
-            order = sorted(range(len(kept)), key=kept.__getitem__)
-            args.append(
-                np.transpose(np.reshape(array, sizes), order)[tuple(index)]
-                if kept
-                else np.reshape(array, ())
-            )
-        args += np.indices(self.shape, dtype=np.int32, sparse=True)
+        args = lane_arguments(self.shape, self.follows, arrays)
         results = yield from machine.run_region(self.body, args)
         return tuple(np.broadcast_to(r, self.shape) for r in results)
 

@@ -1,0 +1,174 @@
+"""The fuzzer: a slice of its kernels with a fixed seed, kernels that once failed, and its own parts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tiledsl.fuzz import levels
+from tiledsl.fuzz.case import Argument
+from tiledsl.fuzz.case import Case
+from tiledsl.fuzz.case import allocate
+from tiledsl.fuzz.case import differences
+from tiledsl.fuzz.case import expected
+from tiledsl.fuzz.generate import FAMILIES
+from tiledsl.fuzz.generate import generate
+from tiledsl.fuzz.levels import run_case
+from tiledsl.fuzz.outcome import Finding
+from tiledsl.fuzz.outcome import Levels
+from tiledsl.fuzz.pool import Config
+from tiledsl.fuzz.pool import Worker
+from tiledsl.fuzz.replay import save
+from tiledsl.fuzz.shrink import shrink
+
+SLICE = range(20)
+LEVELS = Levels(plans=2)
+
+MATMUL = """\
+def kernel(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), tl.exp(-tl.abs(acc)))
+"""
+
+
+def matmul(**changes) -> Case:
+    made = Case(
+        "matmul", "products", MATMUL,
+        (Argument("a", ("M", "K"), "bfloat16"), Argument("b", ("K", "N"), "bfloat16", "col"),
+         Argument("c", ("M", "N"), "bfloat16", "pitch", "out")),
+        {}, {"BM": 64, "BN": 32, "BK": 32}, {"M": 72, "N": 40, "K": 96},
+        ("cdiv(M, BM)", "cdiv(N, BN)"),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize("number", SLICE)
+def test_slice(number: int) -> None:
+    out = run_case(generate(0, number), LEVELS)
+    assert out.findings == []
+
+
+# ---------------------------------------------------------------------- kernels that once failed
+POINTED = """\
+def kernel(s: tl.Tensor, a, b, c, M, N, K, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    rows, cols, ks = m + tl.arange(0, BM), n + tl.arange(0, BN), tl.arange(0, BK)
+    acc = s.load((m, n), (BM, BN))
+    for k in range(0, tl.minimum(K, n + BN), BK):
+        x = tl.load(a + rows[:, None] * K + (k + ks)[None, :], mask=(rows[:, None] < M) & ((k + ks)[None, :] < K))
+        y = tl.load(b + (k + ks)[:, None] * N + cols[None, :], mask=((k + ks)[:, None] < K) & (cols[None, :] < N))
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rows[:, None] * sc + cols[None, :], acc, mask=(rows[:, None] < M) & (cols[None, :] < N))
+"""
+
+
+def test_pointers_that_stay_pointers_are_simulated() -> None:
+    made = Case(
+        "pointed", "pointers", POINTED,
+        (Argument("s", ("M", "N"), "float32", "odd"), Argument("a", ("M", "K"), "float16", pointer=True),
+         Argument("b", ("K", "N"), "float16", pointer=True),
+         Argument("c", ("M", "N"), "float32", "odd", "out", pointer=True)),
+        {"M": "M", "N": "N", "K": "K", "sc": "c.stride(0)"}, {"BM": 64, "BN": 64, "BK": 32},
+        {"M": 100, "N": 72, "K": 64}, ("cdiv(M, BM)", "cdiv(N, BN)"),
+    )  # fmt: skip
+    out = run_case(made, LEVELS)
+    assert out.findings == []
+    assert out.compared["simulation"] >= 1
+
+
+# ---------------------------------------------------------------------- its own parts
+def test_kernels_are_those_of_their_seed_in_every_process() -> None:
+    text = "from tiledsl.fuzz.generate import generate; print(repr(generate(5, 7)))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr(generate(5, 7))
+    assert generate(5, 7) != generate(5, 8)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_can_be_asked_for(family: str) -> None:
+    assert generate(1, 0, family).family == family
+
+
+def test_options_and_texts_can_be_asked_for() -> None:
+    assert "split_k" in generate(1, 0, "split_k").options
+    assert "cumsum" in generate(1, 0, "cumsum").source
+
+
+def interpreted(case: Case) -> dict[str, np.ndarray]:
+    runner = levels.Runner(case, LEVELS)
+    runner.reference()
+    runner.interpreter()
+    return runner.interpreted
+
+
+def test_wrong_results_and_stray_writes_are_found() -> None:
+    case = matmul()
+    want, got = expected(case), interpreted(case)
+    assert differences(case, got, want) == []
+    at = allocate(case)["c"].offset
+    for place, text in ((at + 3, "[0, 3]"), (at - 1, "guard")):
+        wrong = {**got, "c": got["c"].copy()}
+        wrong["c"][place] *= 1.03
+        (found,) = differences(case, wrong, want)
+        assert found.count == 1
+        assert text in found.text
+
+
+def test_an_iteration_left_out_is_found() -> None:
+    case = matmul()
+    other = replace(case, source=MATMUL.replace("range(0, ", "range(BK, "))
+    assert differences(case, interpreted(other), expected(case))
+
+
+def test_refusals_are_no_findings_and_other_exceptions_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run_case(matmul(options={"num_stages": 500}), LEVELS)
+    assert "num_stages" in refused.declined
+    assert refused.findings == []
+    wrong = run_case(matmul(source=MATMUL.replace("tl.exp(", "tl.cumprod(")), LEVELS)
+    assert "cumprod" in wrong.findings[0].text
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(levels, "simulate", broken)
+    assert run_case(matmul(), LEVELS).findings[0].kind == "crash: simulation"
+
+
+def test_shrinking_keeps_what_fails() -> None:
+    case = generate(1, 0, "cumsum")
+    small = shrink(case, lambda c: "cumsum" in c.source, 20.0)
+    assert "cumsum" in small.source
+    assert small.options == {}
+    assert len(small.source.splitlines()) <= 6
+
+
+def test_reproducers_hold_the_case(tmp_path: Path) -> None:
+    case = generate(1, 3)
+    path = save(case, Finding("differs: device", "two\nlines"), tmp_path, gpu=True)
+    names: dict[str, object] = {"__name__": "reproducer"}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    assert names["CASE"] == case
+
+
+def test_a_worker_answers_and_one_that_is_late_is_ended() -> None:
+    worker = Worker(Config(0, "", LEVELS, 60.0))
+    try:
+        made = worker.ask(repr(matmul()))
+        assert made is not None
+        assert made.findings == []
+        assert made.compared["interpreter"] == 1
+        worker.config = Config(0, "", LEVELS, 0.01)
+        late = worker.ask(repr(matmul(sizes={"M": 640, "N": 640, "K": 960})))
+        assert late is not None
+        assert late.findings[0].kind == "hang: process"
+        assert worker.process is None
+    finally:
+        worker.stop()

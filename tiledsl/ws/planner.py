@@ -402,7 +402,7 @@ class Planner:
         dtype = _DTYPES[s.itemsize]
         a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
         b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
-        return a, b * s.num_dots
+        return a + b * s.num_dots
 
     def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
         """Bytes of one staging chunk over all consumer warpgroups."""

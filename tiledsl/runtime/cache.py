@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -68,6 +69,11 @@ class KernelCache:
         self._lock = threading.Lock()
         self._kernels: dict[str, Future[CompiledKernel]] = {}
 
+    def after_fork(self) -> None:
+        """The threads that hold the lock or compile are not in the new process."""
+        self._lock = threading.Lock()
+        self._kernels = {key: made for key, made in self._kernels.items() if made.done()}
+
     def get(
         self, module: KernelModule, target: Target = HOPPER, *, options: tuple[str, ...] = ()
     ) -> CompiledKernel:
@@ -121,3 +127,4 @@ class KernelCache:
 
 
 KERNELS = KernelCache()
+os.register_at_fork(after_in_child=KERNELS.after_fork)

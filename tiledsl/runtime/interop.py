@@ -63,9 +63,29 @@ def storage_view(tensor: torch.Tensor, name: str = "tensor") -> StorageView:
         raise LaunchError(
             f"argument {name} is a lazy conjugate or negation; call .resolve_neg() first"
         )
-    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    raw = _bytes_of(tensor.untyped_storage())
     usable = raw.size // dtype.bytes * dtype.bytes
     return StorageView(raw[:usable].view(dtype.numpy), int(tensor.storage_offset()))
+
+
+class _Memory:
+    """A storage as numpy takes it; an array of it keeps it alive.
+
+    `Tensor.numpy()` would pin the storage's size for good, which FSDP changes.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (storage.nbytes(),),
+            "data": (storage.data_ptr(), False),
+        }
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
+    return np.asarray(_Memory(storage)) if storage.nbytes() else np.empty(0, np.uint8)
 
 
 def adopted(name: str, value: Any) -> Any:

@@ -150,6 +150,10 @@ class Programs:
         self._lock = threading.Lock()
         self._bundled: dict[str, Record] = {}
 
+    def after_fork(self) -> None:
+        """A thread that holds the lock is not in the new process."""
+        self._lock = threading.Lock()
+
     def find(self, key: str) -> Program | None:
         """A program that need not be compiled, or None."""
         with self._lock:
@@ -197,3 +201,4 @@ class Programs:
 
 
 PROGRAMS = Programs()
+os.register_at_fork(after_in_child=PROGRAMS.after_fork)

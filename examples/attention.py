@@ -25,11 +25,13 @@ FLOOR = -1e8
 
 
 # fmt: off
-def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, group, BN, D, DV):
+def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, group, BN, D, DV,
+           packed=False):
     """Attention of a tile of queries over keys[0] to keys[1] of the sequence that begins at row k0.
 
     at: batch, head and first row of the tile. rows: positions of the queries among the keys, of
-    which there are keys[2]. Returns the output and the logarithm of the sum of exponentials.
+    which there are keys[2]. packed: what follows in memory belongs to others, and may be NaN.
+    Returns the output and the logarithm of the sum of exponentials.
     """
     b, h, m = at
     top = tl.full((q.shape[0],), LOWEST, tl.float32)
@@ -52,6 +54,8 @@ def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, gro
         fade = tl.exp(top - new)
         total = total * fade + tl.sum(p, 1)
         values = v.load((b, h // group, k0 + n, 0), (BN, DV))
+        if packed:
+            values = tl.where((cols < keys[2])[:, None], values, 0.0)
         acc = tl.dot(p.to(v.dtype), values, acc * fade[:, None])
         top = new
     return acc / tl.where(total > 0.0, total, 1.0)[:, None], top + tl.log(total)
@@ -99,7 +103,7 @@ def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o, lse, extra: tl.Te
     end = tl.where(m < q_len, end, 0)
     rows = m + tl.arange(0, BM)
     y, z = attend(x, k, v, (0, h, m), k0, (start, end, k_len), rows + k_len - q_len,
-                  scale, causal, window, score, extra, group, BN, D, DV)
+                  scale, causal, window, score, extra, group, BN, D, DV, packed=True)
     inside, cols = rows < q_len, tl.arange(0, DV)[None, :]
     at = (q0 + rows).to(tl.int64)
     places = (at * q.shape[1] + h)[:, None] * v.shape[3] + cols
@@ -198,7 +202,10 @@ def attention_varlen(
     DV = v.shape[2]
     o = q.new_empty(T, H, DV)
     lse = torch.empty(H, T, device=q.device, dtype=torch.float32)
-    sizes = {**tiles(longest, D, DV), **options}
+    sizes = tiles(longest, D, DV)
+    if max(D, DV) > 192 and longest > 64:
+        sizes["BN"] = 48  # leaves room for the rows of a tile on their way out
+    sizes = {**sizes, **options}
     grid = (tl.cdiv(longest, sizes["BM"]), H, len(q_starts) - 1)
     heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
     factor = D**-0.5 if scale is None else scale

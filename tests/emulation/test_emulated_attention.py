@@ -73,16 +73,23 @@ def test_forward(name):
 
 
 @pytest.mark.parametrize(
-    "lengths", [((5, 70, 1, 130), (5, 70, 1, 130)), ((0, 65, 0), (7, 65, 0))], ids=str
+    ("lengths", "poison"),
+    [(((5, 70, 1, 130), (5, 70, 1, 130)), True), (((0, 65, 0), (7, 65, 0)), False)],
+    ids=["", "empty"],
 )
-def test_varlen(lengths):
-    """Tiles without rows or keys give their slot of x back without a wgmma in between."""
+def test_varlen(lengths, poison):
+    """Tiles without rows or keys give their slot of x back without a wgmma in between.
+
+    What belongs to other sequences does not matter, NaN or not.
+    """
     D, H = 64, 2
     starts = [np.cumsum((0, *n), dtype=np.int32) for n in lengths]
-    q, k = (normal(1, int(s[-1]), h, D)[0] for s, h in zip(starts, (H, 1), strict=True))
+    q, k, v = (normal(1, int(starts[i][-1]), h, D)[0] for i, h in ((0, H), (1, 1), (1, 1)))
+    if poison:  # of the second sequence, whose rows follow those of the first
+        k[starts[1][1] : starts[1][2]], v[starts[1][1] : starts[1][2]] = np.nan, np.nan
     args = {
         "q": q.transpose(1, 0, 2)[None], "k": k.transpose(1, 0, 2)[None],
-        "v": normal(*k.shape).transpose(1, 0, 2)[None], "o": np.zeros_like(q),
+        "v": v.transpose(1, 0, 2)[None], "o": np.zeros_like(q),
         "lse": np.zeros((H, len(q)), np.float32), "extra": q,
         "q_starts": starts[0], "k_starts": starts[1],
     }  # fmt: skip

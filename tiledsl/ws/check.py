@@ -158,19 +158,22 @@ def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certifi
         if reached >= code.code.keys():
             return
         reached |= _run_all(code, [point], cluster_size, made)
-    point = launch_points(code, cluster_size, 1).many[-1]
+    points = [*reversed(launch_points(code, cluster_size, 1).many), *more_points(code, cluster_size)]
     for region in [r for r in code.code if r not in reached]:
         branch = region.parent
         if region in reached:
             continue
         if not isinstance(branch, If):
             raise Fault("liveness", "no launch was found that reaches this loop", branch)
-        run = PointRun(code, point, cluster_size)
-        run.forced[branch] = region is branch.then
-        run.run()
-        made.points += 1
-        reached |= run.reached
-        if region not in reached:
+        for point in points:
+            run = PointRun(code, point, cluster_size)
+            run.forced[branch] = region is branch.then
+            run.run()
+            made.points += 1
+            reached |= run.reached
+            if region in reached:
+                break
+        else:
             raise Fault("liveness", "no launch was found that reaches this branch", branch)
 
 

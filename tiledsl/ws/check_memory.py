@@ -90,6 +90,17 @@ class MemoryRules(BarrierRules):
         slot.state.write_part(t.clock, writer)
         t.written.append(writer)
 
+    def do_clear(self, t: Thread, op: smem.Clear) -> None:
+        """Zeros over what a copy has brought: all warpgroups write the same, each reads its own."""
+        slot: Slot = t.env[op.smem]
+        state = slot.state
+        state.check_tenant(t.clock, slot.use, op)
+        if any(r.thread == t.index for r in state.reads):
+            raise Fault("ordering", f"{state.name} is cleared while it may be read", op)
+        writer = Writer(op, t.index, t.time)
+        state.cleared[t.index] = writer
+        t.written.append(writer)
+
     def do_read(self, t: Thread, op: smem.Read) -> None:
         """A read by the threads; without scratch nothing tells when it is over."""
         slot: Slot = t.env[op.smem]
@@ -142,7 +153,7 @@ class MemoryRules(BarrierRules):
         if w is None or (w.barrier, w.use) != (b.index, use):
             state.check_write(t.clock, op)
             w = state.writer = Writer(op, t.index, t.time, b.index, use)
-            state.reads = []
+            state.reads, state.cleared = [], {}
         if any(lo < span[1] and span[0] < hi for lo, hi in w.ranges):
             raise Fault("ordering", f"two copies write the same bytes of {state.name}", op)
         w.ranges.append(span)
@@ -178,7 +189,7 @@ class MemoryRules(BarrierRules):
         """A read through the async proxy."""
         state = slot.state
         state.check_read(t.clock, slot.use, op)
-        for w in state.parts.values() or [state.writer]:
+        for w in (*state.parts.values(), state.cleared.get(t.index), state.writer):
             if w is not None and w.barrier < 0 and not (w.fenced and w.is_visible(t)):
                 what = "barrier" if w.fenced else "proxy fence"
                 message = f"no {what} between the writes to {state.name} and the copy engine"

@@ -58,6 +58,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     smem.View: (),
     smem.Write: (),
     smem.Read: (),
+    smem.Clear: ("first",),
     smem.WriteScalar: ("value",),
     smem.ReadScalar: (),
     tma.Load: ("mask", "part"),

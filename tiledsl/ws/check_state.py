@@ -95,22 +95,24 @@ class SlotState:
     """One slot of a buffer of one CTA. data: its contents, where they are simulated.
 
     parts: who has written a part of the present tenant, where warpgroups share the writing; then
-    `before` holds the parts and the reads of the tenant before.
+    `before` holds the parts and the reads of the tenant before. cleared: who has written zeros over
+    a copy.
     """
 
-    __slots__ = ("before", "data", "name", "parts", "reads", "writer")
+    __slots__ = ("before", "cleared", "data", "name", "parts", "reads", "writer")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.writer: Writer | None = None
         self.reads: list[Read] = []
         self.parts: dict[int, Writer] = {}
+        self.cleared: dict[int, Writer] = {}
         self.before: tuple[list[Writer], list[Read]] = ([], [])
         self.data: Any = None
 
     def check_write(self, clock: Clock, op: Op) -> None:
         """A write has to come after the last write and after every read of it."""
-        writers = [self.writer] if self.writer is not None else []
+        writers = [*self.cleared.values(), *([self.writer] if self.writer is not None else [])]
         self._check_after(clock, op, writers, self.reads, -1)
 
     def write_part(self, clock: Clock, writer: Writer) -> None:
@@ -138,6 +140,10 @@ class SlotState:
         """A read has to come after the write of its own tenant."""
         if not all(w.known(clock) for w in self.parts.values()):
             raise Fault("ordering", f"{self.name} is read without waiting for all writes", op)
+        self.check_tenant(clock, use, op)
+
+    def check_tenant(self, clock: Clock, use: int, op: Op) -> None:
+        """The slot holds the use that a thread takes it for."""
         w = self.writer
         if w is None:
             raise Fault("ordering", f"{self.name} is read before anything is written to it", op)

@@ -54,6 +54,11 @@ STORE_BARRIER = 1
 """First named barrier of the staging slabs, one a consumer warpgroup."""
 
 
+def operand_barrier(plan: Plan) -> int:
+    """The named barrier around what all consumers write to shared memory for their wgmmas."""
+    return STORE_BARRIER + 2 * plan.num_consumers
+
+
 class ConsumerBuilder(RoleBuilder):
     """Clones the program without its loads; dots become asynchronous.
 

@@ -37,6 +37,8 @@ from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import smem_of_load
+from tiledsl.ws.bounded import Bound
+from tiledsl.ws.bounded import bound_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class FlowDot:
     """A dot of a flow loop.
 
     zero_acc: it starts from zeros. loads: operand loads that it reads. register_a: its left operand
-    is a register tile. staged: operands that are written to shared memory first.
+    is a register tile. staged: operands that are written to shared memory first. bounds: of loads
+    whose last rows are cleared first.
     """
 
     dot: Dot
@@ -67,13 +70,15 @@ class FlowDot:
     loads: tuple[OperandLoad, ...]
     register_a: bool
     staged: tuple[StagedOperand, ...] = ()
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The register tiles that it needs before it starts."""
+        """The register tiles and scalars that it needs before it starts."""
         left = (self.dot.a,) if self.register_a else ()
         acc = () if self.zero_acc else (self.dot.acc,)
-        return (*left, *(s.source for s in self.staged), *acc)
+        scalars = [v for b in self.bounds for v in b.scalars]
+        return (*left, *(s.source for s in self.staged), *acc, *scalars)
 
 
 @dataclass(frozen=True)
@@ -163,16 +168,20 @@ def _flow_loop(
         if made is None:
             return None
         dots.append(made)
-    math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op))
+    covered = {b.select.id for d in dots for b in d.bounds}
+    math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op, covered))
     return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
 
 
-def _math_readers(graph: TileGraph, op: Op) -> set[int]:
-    """The op and transposes of it, those of them that something else than dots reads."""
+def _math_readers(graph: TileGraph, op: Op, covered: set[int] | None = None) -> set[int]:
+    """The op and transposes of it, those of them that something else than dots reads.
+
+    covered: selects that a bound stands for.
+    """
     found: set[int] = set()
     for use in graph.users(op.results[0]):
-        if isinstance(use.op, Transpose):
-            below = _math_readers(graph, use.op)
+        if isinstance(use.op, Transpose) or (covered and use.op.id in covered):
+            below = _math_readers(graph, use.op, covered)
             found |= below | ({op.id} if below else set())
         elif not isinstance(use.op, Dot):
             found.add(op.id)
@@ -190,9 +199,14 @@ def _flow_dot(
 ) -> FlowDot | None:
     loads: list[OperandLoad] = []
     staged: list[StagedOperand] = []
+    bounds: list[Bound] = []
     register_a = False
     for side, value in enumerate((dot.a, dot.b)):
         found = operand_load(value)
+        bound = bound_of(value, loop) if found is None else None
+        if bound is not None and can_clear(graph, bound):
+            bounds.append(bound)
+            found = (bound.load, False)
         if found is None:
             type_ = value.type
             assert isinstance(type_, TileType)
@@ -210,7 +224,22 @@ def _flow_dot(
             return None
         (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
         loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])
-    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged))
+    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged), tuple(bounds))
+
+
+def can_clear(graph: TileGraph, bound: Bound) -> bool:
+    """Whether only dots read the tile, all of them cleared, and its rows are rows of memory."""
+    smem = smem_of_load(bound.load)
+    if isinstance(smem, str) or smem.major == bound.dim:
+        return False
+    users = [u.op for u in graph.users(bound.load.result)]
+    while any(isinstance(u, Transpose) for u in users):
+        users = [
+            v
+            for u in users
+            for v in ([w.op for w in graph.users(u.results[0])] if isinstance(u, Transpose) else [u])
+        ]
+    return users == [bound.select] and not _math_readers(graph, bound.select)
 
 
 def _staged(dot: Dot, side: int, value: Value) -> StagedOperand:

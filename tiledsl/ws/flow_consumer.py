@@ -19,6 +19,8 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import AsyncFence
+from tiledsl.ir.ops.barrier import NamedSync
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
@@ -30,18 +32,25 @@ from tiledsl.ir.ops.elementwise import Max
 from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.elementwise import Sub
+from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.program import OwnRow
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.smem import Clear
 from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.bounded import Bound
+from tiledsl.ws.consumer import STORE_BARRIER
 from tiledsl.ws.consumer import ConsumerBuilder
+from tiledsl.ws.consumer import operand_barrier
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import FlowLoop
 from tiledsl.ws.loop_schedule import LoopSchedule
@@ -95,6 +104,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
         self.math = frozenset(i for f in flow.loops for i in f.math)
+        self.covered = {b.select for f in flow.loops for d in f.dots for b in d.bounds}
         self.part: _Iteration | None = None
 
     # ------------------------------------------------------------------ program level
@@ -117,6 +127,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
             self.map[op.results[0]] = get.results[0]
             return
         if isinstance(op, Transpose) and op.id not in self.math and self._is_operand(op.result):
+            return
+        if isinstance(op, Select) and op in self.covered:
             return
         if isinstance(op, Select) and op.masks and not self.masked:
             self.map[op.result] = self.get(op.a)
@@ -217,6 +229,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
             after = self.steady(flow, schedule, lower, upper, start, early, state)
             self.release_outer(loop, late=self.late_of(loop))
             last = _Iteration(dict(self.map))
+            end = self.aligned(loop, lower, upper)
+            last.values[loop.iv] = b.value(Sub(end, self.like(end, constant_step(loop))))
             last.values.update(zip(state, after[len(early) :], strict=True))
             self.run(flow, schedule.last, None, last)
             out: list[Value] = []
@@ -333,6 +347,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
             now.values[loop.iv] = iv
             for j, arg in zip(early, args[: len(early)], strict=True):
                 now.values[loop.carried[j]] = arg
+            # Made again rather than carried: it takes no register.
+            before.values[loop.iv] = b.value(Sub(iv, self.like(iv, constant_step(loop))))
             before.values.update(zip(state, args[len(early) :], strict=True))
             self.masked = bounds[2]
             self.run(flow, schedule.steps, now, before)
@@ -343,6 +359,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         return list(new.results)
 
     masked = True
+    follows = False
+    """Whether another iteration follows for sure on the one that steps belong to."""
     waits_for_turn = False
     """Whether the dot that is issued next is the first one of a turn."""
 
@@ -364,7 +382,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
                 if v in state:
                     continue
                 own = v in made and made[v].id not in late_ids
-                if own or v in loop.carried or v is loop.iv:
+                if own or v in loop.carried:
                     state.append(v)
         return early, state
 
@@ -408,6 +426,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
                 pinned = None
             with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):
                 self.waits_for_turn = turns and step is issues[0]
+                self.follows = step.late and now is not None
                 self.step(flow, step, part)
                 if turns and step is issues[-1]:
                     self.leave_order()
@@ -446,7 +465,11 @@ class FlowConsumerBuilder(ConsumerBuilder):
         """Gets the slots that the dot reads first, then starts it."""
         found = next(d for d in flow.dots if d.dot is dot)
         self.get_slots(flow, {o.op.id for o in found.loads}, part)
-        sides = [self.smem_operand(v) if operand_load(v) else None for v in (dot.a, dot.b)]
+        selects = {b.select for b in found.bounds}
+        sides = [self.smem_operand(v, selects) for v in (dot.a, dot.b)]
+        for bound in found.bounds:
+            if (self.masked or not bound.select.masks) and not (bound.only_last and self.follows):
+                self.clear(bound, part)
         for item in found.staged:
             at = part.staged[item.key]
             sides[item.side] = self.b.value(View(at)) if item.is_transposed else at
@@ -485,13 +508,46 @@ class FlowConsumerBuilder(ConsumerBuilder):
         value = load.results[0]
         self.map[value] = self.b.value(Read(part.slots[value]), value.name)
 
-    def smem_operand(self, v: Value) -> Value:
-        """A loaded operand in shared memory, through the transposes in between."""
+    def smem_operand(self, v: Value, selects: set[Select]) -> Value | None:
+        """A loaded operand in shared memory, through transposes and cleared rows; else None."""
         op = v.defining_op
         if isinstance(op, Transpose):
-            return self.b.value(View(self.smem_operand(op.a), op.order))
-        slots = self.part.slots if self.part is not None else {}
-        return slots[v] if v in slots else self.get(v)
+            source = self.smem_operand(op.a, selects)
+            return None if source is None else self.b.value(View(source, op.order))
+        if isinstance(op, Select) and op in selects:
+            return self.smem_operand(op.a, selects)
+        if not isinstance(op, Load):
+            return None
+        assert self.part is not None
+        return self.part.slots[v] if v in self.part.slots else self.get(v)
+
+    def clear(self, bound: Bound, part: _Iteration) -> None:
+        """Zeros behind the bound in a slot, before anyone multiplies it; most tiles have none."""
+        b, slot = self.b, part.slots[bound.load.result]
+        limit = self.const(0)
+        for p in bound.limit.products:
+            term = self.const(p.number)
+            for v in p.scalars:
+                term = b.value(Mul(term, self.as_i32(self.get(v))))
+            limit = b.value(Add(limit, term))
+        assert isinstance(slot.type, SmemType)
+        branch = If(b.value(Compare("lt", limit, self.const(slot.type.shape[bound.dim]))))
+        b.add(branch)
+        with b.at(branch.then):
+            first = b.value(Max(limit, self.const(0)), "first")
+            b.add(Clear(slot, first, bound.dim))
+            b.add(AsyncFence())
+            if not bound.only_last:
+                # Nobody waits for others, who may have to wait for this one elsewhere. Each clears
+                # for itself: what the others write over it is the same.
+                b.add(NamedSync(b.value(WarpgroupIndex()), base=STORE_BARRIER, num_threads=128))
+            else:
+                # A barrier whose id is in a register costs ptxas registers.
+                threads = 128 * self.plan.num_consumers
+                b.add(NamedSync(base=operand_barrier(self.plan), num_threads=threads))
+            b.add(Yield(()))
+        with b.at(branch.orelse):
+            b.add(Yield(()))
 
 
 def _row_statistic(v: Value) -> Value | None:

@@ -18,11 +18,11 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.flow import FlowDot
 from tiledsl.ws.flow import FlowLoop
 
@@ -121,6 +121,7 @@ class _Body:
         loop = flow.loop
         self.loads = {o.op.id for g in flow.groups for o in g}
         self.dots = {d.dot.id: d for d in flow.dots}
+        self.selects = {b.select.id for d in flow.dots for b in d.bounds}
         self.ops = [o for o in region_ops(loop.body) if not self._is_operand(o)]
         self.made = {r: op for op in self.ops for r in op.results}
         late_dots = {d.dot.id for d, n in zip(flow.dots, distance, strict=True) if n}
@@ -136,8 +137,13 @@ class _Body:
         """Loads, and transposes between a load and its dot: the dot's descriptor covers them."""
         if op.id in self.flow.math:
             return False
-        return op.id in self.loads or (
-            isinstance(op, Transpose) and operand_load(op.result) is not None
+        if op.id in self.loads or op.id in self.selects:
+            return True
+        source = op
+        while isinstance(source, Transpose):
+            source = source.a.defining_op
+        return isinstance(op, Transpose) and (
+            isinstance(source, Load) or (source is not None and source.id in self.selects)
         )
 
     def uses(self, op: Op) -> list[Value]:

@@ -283,6 +283,12 @@ class Simulation(Run):
         slot.state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
         slot.state.data[tuple(slice(0, n) for n in part.shape)] = part
 
+    def do_clear(self, t: Thread, op: smem.Clear) -> None:
+        super().do_clear(t, op)
+        slot: Slot = t.env[op.smem]
+        rows = np.moveaxis(slot.state.data, op.dim, 0)
+        rows[int(t.env[op.first]) :] = 0
+
     def do_read(self, t: Thread, op: smem.Read) -> None:
         super().do_read(t, op)
         t.env[op.result] = np.array(contents(t.env[op.smem]))

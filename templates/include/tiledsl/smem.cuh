@@ -112,6 +112,15 @@ template <class T> TDSL_FN void st_shared_v4(u32 addr, T a, T b, T c, T d) {
                "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
 }
 
+// Zeros from line `first` on in BOXES boxes of LINES lines of 128 bytes each. Warpgroup.
+template <int BOXES, int LINES> TDSL_FN void clear_lines(u32 addr, int first) {
+#pragma unroll 1
+  for (u32 i = 8 * (u32)first + (threadIdx.x & 127u); i < 8 * LINES; i += 128) {
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) st_shared_v4<u32>(addr + box * (LINES * 128) + 16 * i, 0u, 0u, 0u, 0u);
+  }
+}
+
 // ------------------------------------------------------------------ distributed shared memory
 // mapa.shared::cluster.u32: the address of `addr` in block `cta` of the cluster. Thread. ISA: mapa.
 TDSL_FN u32 mapa(u32 addr, u32 cta) {

@@ -270,6 +270,25 @@ def zero(op: smem_ops.Zero, e: Emission) -> ZeroContext:
     return ZeroContext(e.text(op.smem), op.num_bytes, thread_index(e), threads)
 
 
+@dataclass(frozen=True)
+class ClearContext:
+    """Lines of a swizzled tile that become 0."""
+
+    smem: str
+    first: str
+    boxes: int
+    lines: int
+
+
+@emits("smem.clear")
+def clear(op: smem_ops.Clear, e: Emission) -> ClearContext:
+    """`clear_lines<2, 128>(z_1, first_1);`."""
+    t = smem_ops.smem_type(op.smem, "smem.clear")
+    if t.swizzle_bytes != 128:
+        raise CodegenError(f"smem.clear: {t} is not 128-byte swizzled")
+    return ClearContext(e.text(op.smem), e.text(op.first), t.num_boxes, t.box_rows)
+
+
 # ---------------------------------------------------------------------- registers only
 @emits("tile.join")
 def join(op: ops.Join, e: Emission) -> MapContext:

@@ -72,6 +72,11 @@ class Sum:
             raise NotAffine("the address has too many terms")
         return Sum(kept)
 
+    @staticmethod
+    def number_of(number: int) -> Sum:
+        """A constant."""
+        return Sum.of([Product(number)])
+
     def __add__(self, other: Sum) -> Sum:
         return Sum.of((*self.products, *other.products))
 
@@ -141,7 +146,7 @@ def _address(value: Value, dims: Dims) -> Address:
         case tile.Splat():
             return _address(op.a, ())
         case tile.ExpandDims() | tile.Broadcast() | tile.Transpose():
-            return _address(op.a, _inner_dims(op, dims))
+            return _address(op.a, inner_dims(op, dims))
         case Hint():
             return _address(op.a, dims)
         case _:
@@ -153,7 +158,8 @@ def _is_argument(value: Value) -> bool:
     return isinstance(owner, Region) and owner.parent is None
 
 
-def _inner_dims(op: tile.ExpandDims | tile.Broadcast | tile.Transpose, dims: Dims) -> Dims:
+def inner_dims(op: tile.ExpandDims | tile.Broadcast | tile.Transpose, dims: Dims) -> Dims:
+    """Dims of an op's operand from those of its result."""
     match op:
         case tile.ExpandDims():
             return (*dims[: op.axis], *dims[op.axis + 1 :])
@@ -186,7 +192,7 @@ def sum_of(value: Value, dims: Dims = ()) -> Sum:
             start = Product(op.start)
             return Sum.of([start] if dim is None else [start, Product(dim=dim)])
         case tile.ExpandDims() | tile.Broadcast() | tile.Transpose():
-            return sum_of(op.a, _inner_dims(op, dims))
+            return sum_of(op.a, inner_dims(op, dims))
         case ew.Mod() if isinstance(value.type, TileType):
             return _remainder(op, dims)
         case _:

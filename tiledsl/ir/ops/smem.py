@@ -149,6 +149,23 @@ class ReadScalar(Op, opcode="smem.read_scalar", levels=LOWER, effect=Effect.READ
         return (ScalarType(int32),)
 
 
+class Clear(Op, opcode="smem.clear", levels=LOWER, effect=Effect.WRITE):
+    """Writes zeros from coordinate `first` on along dimension `dim`, not the contiguous one.
+
+    first: i32, 0 or more. Each warpgroup of the role writes all of them, and needs nobody else to
+    read them as zeros.
+    """
+
+    smem: Value = operand()
+    first: Value = operand()
+    dim: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if smem_type(self.smem, "clear").major == self.dim:
+            raise TypeMismatch(f"clear: dimension {self.dim} is the contiguous one")
+        return ()
+
+
 class Zero(Op, opcode="smem.zero", levels=Level.MACHINE, effect=Effect.WRITE):
     """Writes zeros to the first `num_bytes` of a buffer; the role's threads share the work.
 

@@ -21,14 +21,13 @@ def norm_forward(
     inside = cols < n_cols
     mask = (rows < n_rows) & inside
     x = tl.load(x_ptr + rows * x_stride + cols, mask=mask, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     if CENTRED:
         mean = tl.sum(x, axis=1, keep_dims=True) / n_cols
         tl.store(mean_ptr + rows, mean, mask=rows < n_rows)
         x = tl.where(inside, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / n_cols + eps)
     tl.store(rstd_ptr + rows, rstd, mask=rows < n_rows)
-    y = x * rstd * w
+    y = x * rstd * tl.load(w_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     if CENTRED:
         y += tl.load(b_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + rows * n_cols + cols, y, mask=mask)

@@ -235,10 +235,11 @@ def modules(request: Request) -> Iterator[Kernel]:
         except (ScheduleError, ResourceError, CodegenError) as error:
             failures.append(f"plan given up: {error.message}")
     check_honoured(request, ranking.declined, failures)
-    made = single(request, ranking.graph, ranking.declined)
-    made.python_seconds = time.perf_counter() - start
-    made.notes = failures + made.notes
-    yield made
+    for made in single_kernels(request, ranking):
+        made.python_seconds = time.perf_counter() - start
+        made.notes = failures + made.notes
+        yield made
+        start = time.perf_counter()
 
 
 def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:
@@ -378,8 +379,18 @@ def lower_roles(
     return made
 
 
-def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kernel:
-    """The single-role kernel."""
+def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
+    """The single-role kernel; where its registers spill, one with fewer CTAs on an SM."""
+    made = single(request, ranking.graph, ranking.declined)
+    yield made
+    if made.rejected:
+        yield single(request, ranking.graph, ranking.declined, crowded=False)
+
+
+def single(
+    request: Request, graph: TileGraph, declined: list[Declined], *, crowded: bool = True
+) -> Kernel:
+    """The single-role kernel. crowded: whether several CTAs may have to share the registers."""
     alone = request.overrides.cluster == 1
     plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
     out, role, notes = laid_out(graph, plan)
@@ -390,6 +401,8 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
         notes.append(
             f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
         )
+    if not crowded:
+        plan = replace(plan, min_blocks=1)
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
@@ -401,7 +414,7 @@ def single(request: Request, graph: TileGraph, declined: list[Declined]) -> Kern
         "cluster_size": plan.num_ctas,
         "grid": GridSpec("plain", -1, plan.num_ctas, plan.num_ctas),
         "arg_names": tuple(a.name for a in graph.args),
-        "min_blocks": 1,
+        "min_blocks": plan.min_blocks,
         "build": request.build,
     }
     module = emit_kernel(out, request.target)
@@ -506,7 +519,8 @@ def rejection(request: Request, made: Kernel) -> str:
             raise
         return f"{given_up}: {error.message}"
     problem = faults(made.compiled, forced=request.overrides.structural)
-    return f"{given_up}: {problem}" if problem and isinstance(made.plan, Plan) else ""
+    is_last = isinstance(made.plan, SinglePlan) and made.plan.min_blocks == 1
+    return f"{given_up}: {problem}" if problem and not is_last else ""
 
 
 def faults(compiled: CompiledKernel, *, forced: bool) -> str:

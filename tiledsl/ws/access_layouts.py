@@ -228,6 +228,19 @@ def default_warps(graph: TileGraph) -> int:
     Four, fewer where a thread would get less than one vector of the largest tile, more where it
     would get many.
     """
+    most = largest_access_bytes(graph)
+    if not most:
+        return DEFAULT_WARPS
+    warps = DEFAULT_WARPS
+    while warps > 1 and most < warps * LANES * VECTOR_BYTES:
+        warps //= 2
+    while warps < MOST_WARPS and most > warps * LANES * THREAD_BYTES:
+        warps *= 2
+    return warps
+
+
+def largest_access_bytes(graph: TileGraph) -> int:
+    """Bytes in memory of the largest tile that is loaded or stored."""
     sizes = [0]
     for op in graph.walk():
         access = access_of(op)
@@ -240,12 +253,4 @@ def default_warps(graph: TileGraph) -> int:
             block = (op.result if isinstance(op, Load) else op.value).type
             assert isinstance(block, TileType)
             sizes.append(block.num_elements * tensor_type(op.tensor, "memory").dtype.bytes)
-    most = max(sizes)
-    if not most:
-        return DEFAULT_WARPS
-    warps = DEFAULT_WARPS
-    while warps > 1 and most < warps * LANES * VECTOR_BYTES:
-        warps //= 2
-    while warps < MOST_WARPS and most > warps * LANES * THREAD_BYTES:
-        warps *= 2
-    return warps
+    return max(sizes)

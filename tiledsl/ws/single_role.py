@@ -8,6 +8,7 @@ Layout conversions take the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 
 from tiledsl.errors import ResourceError
@@ -19,6 +20,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import cluster
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
@@ -27,13 +29,15 @@ from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
+from tiledsl.ws.access_layouts import THREAD_BYTES
 from tiledsl.ws.access_layouts import default_warps
+from tiledsl.ws.access_layouts import largest_access_bytes
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import dot_shape
+from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
-from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.single_dots import unbatch_dots
 
 DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
@@ -47,6 +51,10 @@ MOST_ELEMENTS = 256
 SHARED_ELEMENTS, MOST_SHARED = 32, 64
 """Elements of a reduced tile for a thread that CTAs of a cluster aim at; they share a program from
 more than these on, or more than the second number where the user gave the number of warps."""
+CROWDED_REGISTERS, CROWDED_ELEMENTS = 64, 32
+"""Registers with which half of an SM's threads fit, and elements that a thread may hold in them."""
+MOST_BYTES = 4
+"""Bytes of an element that count there: wider ones are rare."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,12 @@ class SinglePlan:
     """Decisions about a single-role kernel.
 
     num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
+    min_blocks: CTAs that the registers of an SM hold at least.
     """
 
     num_warps: int = 4
     num_ctas: int = 1
+    min_blocks: int = 1
 
     @property
     def num_threads(self) -> int:
@@ -79,10 +89,11 @@ def plan_single(
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
-        ctas = _ctas(graph, warps, target, asked=num_warps is not None) if clusters else 1
-        plan = SinglePlan(warps, ctas)
+        plan = SinglePlan(warps)
+        if clusters:
+            plan = _shared(graph, warps, target, asked=num_warps is not None)
         _check_tiles(graph, plan)
-        return plan
+        return replace(plan, min_blocks=_min_blocks(graph, plan, target))
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
     for groups, room in DOT_REGISTERS.items():
@@ -123,18 +134,45 @@ def _warps_for_tiles(graph: TileGraph) -> int:
     return warps if most > FULL_ELEMENTS * 32 * 4 else 1
 
 
-def _ctas(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) -> int:
-    """CTAs that hold the largest tile which a program reduces, each thread a few elements of it."""
+def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) -> SinglePlan:
+    """CTAs that hold the largest tile which a program reduces, each thread a few elements of it.
+
+    asked: the user gave the number of warps, which then stays and may have more to hold.
+    """
     reduces: list[Reduce] = graph.find(Reduce)
     tiles = [v.type for op in reduces for v in op.inputs]
     most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+    most_bytes = min(largest_access_bytes(graph), MOST_BYTES * most)
+
+    def is_full(threads: int) -> bool:
+        return most > SHARED_ELEMENTS * threads or most_bytes > THREAD_BYTES * threads
+
     threads = 32 * num_warps
-    if num_warps % 4 or most <= threads * (MOST_SHARED if asked else SHARED_ELEMENTS):
-        return 1
+    if num_warps % 4 or not is_full(threads) or (asked and most <= MOST_SHARED * threads):
+        return SinglePlan(num_warps)
     ctas = 1
-    while ctas < target.max_cluster and most > SHARED_ELEMENTS * threads * ctas:
+    while ctas < target.max_cluster and is_full(threads * ctas):
         ctas *= 2
-    return ctas
+    if not asked and is_full(threads * ctas):
+        num_warps = min(2 * num_warps, 32)
+    return SinglePlan(num_warps, ctas)
+
+
+def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
+    """CTAs that fill half of an SM's places for threads, where a thread holds few elements.
+
+    Programs that wait for memory then overlap with others that compute.
+    """
+    threads = plan.num_threads * plan.num_ctas
+    tiles = [r.type for op in graph.walk() for r in op.results]
+    most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+    loops: list[For] = graph.find(For)
+    carried = [v.type for op in loops for v in op.init]
+    most += sum(t.num_elements for t in carried if isinstance(t, TileType))
+    if most > CROWDED_ELEMENTS * threads:
+        return 1
+    registers = CROWDED_REGISTERS * plan.num_threads
+    return max(1, min(target.max_blocks_per_sm, target.registers_per_sm // registers))
 
 
 def obstacle_to_sharing(role: Role) -> Op | None:

@@ -53,6 +53,17 @@ TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane)
 // x[o] = the partial results of warps from(0) .. from(COUNT - 1), combined in this order. After a barrier. Thread.
 template <int COUNT, int WARPS, int LANES, class T, int N, class From, class C>
 TDSL_FN void reduce_partials(u32 addr, T (&x)[N], u32 lane, From from, C combine) {
+  if constexpr (LANES == 1 && COUNT % 32 == 0) {  // many warps: each lane takes its part
+    constexpr int PART = COUNT / 32;
+    const int first = (int)lane_id() * PART;
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+      x[o] = combine_tree<0, PART>(
+          [&](int k) { return SharedValues<T, WARPS * N>::get(addr, o * WARPS + from(first + k)); }, combine);
+    }
+    reduce_lanes<1, 32>(x, combine);
+    return;
+  }
 #pragma unroll
   for (int o = 0; o < N; ++o) {
     x[o] = combine_tree<0, COUNT>(

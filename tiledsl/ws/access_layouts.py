@@ -28,6 +28,8 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 
 VECTOR_BYTES = 16
+LOOP_TRIPS = 8
+"""How often a loop is taken to run when accesses are weighed."""
 Access = pointer.Load | pointer.Store | atomic.Rmw | atomic.Cas
 
 
@@ -81,10 +83,16 @@ def group_shape(
         for a in accesses:
             assert isinstance(a.pointer.type, TileType)
             layout = shaped_layout(a.pointer.type.shape, num_warps, shape)
-            total += access_cost(a, layout, facts)
+            total += access_cost(a, layout, facts) * LOOP_TRIPS ** _depth(a)
         return total, -shape.vector
 
     return min(shapes, key=cost)
+
+
+def _depth(op: Op) -> int:
+    """Loops around an op."""
+    around = op.parent.parent if op.parent else None
+    return 0 if around is None else _depth(around) + around.is_loop
 
 
 def touches(op: Access, group: set[Value]) -> bool:

@@ -1,7 +1,7 @@
 """Cross entropy of logits and targets with its gradient: logits are read once in each direction.
 
-A program walks over a row of any width in blocks and keeps, for each place in the block, a running
-maximum and a running sum; they meet at the end of the row.
+A program walks over a row of any width in blocks of PARTS x WIDTH and keeps, for each place of a
+part, a running maximum and a running sum, as powers of two; they meet at the end of the row.
 """
 
 import torch
@@ -14,30 +14,26 @@ IGNORED = -100
 
 @triton.jit
 def cross_entropy_forward(
-    x_ptr,
-    target_ptr,
-    loss_ptr,
-    lse_ptr,
-    x_stride,
-    n_cols,
-    IGNORED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x_ptr, target_ptr, loss_ptr, lse_ptr, x_stride, n_cols,
+    IGNORED: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """loss[r] = log(sum(exp(x[r, :]))) - x[r, target[r]]; 0 where the target is IGNORED."""
     row = tl.program_id(0)
     first = x_ptr + row * x_stride
-    top = tl.full((BLOCK,), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, n_cols, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
+    LOG2E: tl.constexpr = 1.4426950408889634
+    top = tl.full((WIDTH,), -float("inf"), tl.float32)
+    total = tl.zeros((WIDTH,), tl.float32)
+    places = tl.arange(0, PARTS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for start in range(0, n_cols, PARTS * WIDTH):
+        cols = start + places
         x = tl.load(first + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)
-        new = tl.maximum(top, x)
-        # Places that have seen nothing but -inf stay at exp(-inf) = 0.
+        new = tl.maximum(top, tl.max(x, axis=0) * LOG2E)
+        # Places that have seen nothing but -inf stay at 2 ** -inf = 0.
         base = tl.where(new == -float("inf"), 0.0, new)
-        total = total * tl.exp(top - base) + tl.exp(x - base)
+        total = total * tl.exp2(top - base) + tl.sum(tl.exp2(x * LOG2E - base[None, :]), axis=0)
         top = new
     highest = tl.max(top, axis=0)
-    lse = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
+    lse = (highest + tl.log2(tl.sum(total * tl.exp2(top - highest), axis=0))) / LOG2E
     target = tl.load(target_ptr + row)
     tl.store(lse_ptr + row, lse)
     if target == IGNORED:
@@ -68,10 +64,10 @@ def forward(x: torch.Tensor, target: torch.Tensor, **options: int):
     """(loss, log-sum-exp) of each row. options: of the launch."""
     n_rows, n_cols = x.shape
     loss, lse = (torch.empty(n_rows, device=x.device, dtype=torch.float32) for _ in range(2))
-    BLOCK = 4096 if n_cols > 2048 else 1024
     cross_entropy_forward[(n_rows,)](
-        x, target, loss, lse, x.stride(0), n_cols, IGNORED=IGNORED, BLOCK=BLOCK, **options
-    )
+        x, target, loss, lse, x.stride(0), n_cols, IGNORED=IGNORED,
+        PARTS=4 if n_cols > 2048 else 1, WIDTH=1024, **options,
+    )  # fmt: skip
     return loss, lse
 
 

@@ -25,6 +25,7 @@ from tiledsl.fuzz.pool import Config
 from tiledsl.fuzz.pool import Worker
 from tiledsl.fuzz.replay import save
 from tiledsl.fuzz.shrink import shrink
+from tiledsl.runtime.interop import from_numpy
 
 SLICE = range(20)
 LEVELS = Levels(plans=2)
@@ -172,3 +173,18 @@ def test_a_worker_answers_and_one_that_is_late_is_ended() -> None:
         assert worker.process is None
     finally:
         worker.stop()
+
+
+def test_devices_launch_twice_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tensors of the CPU in the device's place."""
+    flats = []
+
+    def copied(flat: np.ndarray):
+        flats.append(from_numpy(flat.copy()))
+        return flats[-1]
+
+    monkeypatch.setattr(levels, "to_device", copied)
+    out = run_case(matmul(), Levels(simulation=False, device=True))
+    assert out.findings == []
+    assert out.compared == {"interpreter": 1, "device": 1}
+    assert len(flats) == 6

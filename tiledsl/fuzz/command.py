@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from dataclasses import field
 from pathlib import Path
 
+import numpy as np
+
 from tiledsl.fuzz.case import Case
 from tiledsl.fuzz.generate import FAMILIES
 from tiledsl.fuzz.generate import generate
+from tiledsl.fuzz.levels import to_device
 from tiledsl.fuzz.outcome import Finding
 from tiledsl.fuzz.outcome import Levels
 from tiledsl.fuzz.outcome import Outcome
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--emulation", type=float, default=0.02,
                         help="share of kernels run as emitted text (default 0.02)")  # fmt: skip
     parser.add_argument("--shrink", type=float, default=60.0,
-                        help="seconds to shrink each kind of finding (default 60)")  # fmt: skip
+                        help="seconds to make findings smaller, together (default 60)")  # fmt: skip
 
 
 @dataclass
@@ -140,6 +143,9 @@ def gist(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Runs the command; 1 when something is wrong."""
     begin = time.monotonic()
+    if options.gpu and (reason := missing_device()):
+        print(f"fuzz --gpu: {reason}")
+        return 2
     levels = Levels(
         simulation=not options.gpu,
         plans=options.plans,
@@ -159,6 +165,15 @@ def run(options: argparse.Namespace) -> int:
     return 1 if tally.findings else 0
 
 
+def missing_device() -> str:
+    """Why nothing can run on a device; empty when it can."""
+    try:
+        to_device(np.zeros(1, np.float32))
+    except (RuntimeError, AssertionError) as error:
+        return f"no device: {str(error).splitlines()[0]}"
+    return ""
+
+
 def shrink_all(config: Config, tally: Tally, options: argparse.Namespace) -> None:
     """Writes a reproducer for every kind of finding, as small as time allows."""
     seen: dict[str, tuple[int, Finding]] = {}
@@ -169,7 +184,7 @@ def shrink_all(config: Config, tally: Tally, options: argparse.Namespace) -> Non
         case: Case = generate(config.seed, number, config.only)
         try:
             fails = fails_like(worker, finding.kind, finding.text)
-            small = shrink(case, fails, options.shrink)
+            small = shrink(case, fails, options.shrink / min(len(seen), SHRUNK))
         finally:
             worker.stop()
         print(

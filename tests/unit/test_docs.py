@@ -100,3 +100,11 @@ def test_blocks_keep_their_lines() -> None:
     lines = script_of(page).splitlines()
     assert (lines[2], lines[9]) == ("x = 1", "assert x == 1")
     assert sum(map(bool, lines)) == 2
+
+
+def test_the_language_reference_is_current() -> None:
+    """`python scripts/language_reference.py` writes the page."""
+    command = [sys.executable, str(ROOT / "scripts" / "language_reference.py"), "--check"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, env=env, timeout=120, check=False)
+    assert result.returncode == 0, "docs/language.md is old: run scripts/language_reference.py"

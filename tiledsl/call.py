@@ -33,6 +33,8 @@ FLAGS = frozenset(
         "warp_specialize",
     }
 )
+COUNTS = frozenset({"prefetch"})
+"""Options that may be 0, which stands for none of it."""
 OWN = frozenset(
     {f.name for f in fields(Overrides)}
     | {"debug", "delay", "enable_fp_fusion", "fast_math", "num_warps"}
@@ -145,6 +147,11 @@ def check_options(options: Mapping[str, Any]) -> None:
         if name in FLAGS:
             if not isinstance(value, bool):
                 raise LaunchError(f"launch option {name} must be True or False, got {value!r}")
+        elif name in COUNTS:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise LaunchError(
+                    f"launch option {name} must be an int that is not negative, got {value!r}"
+                )
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise LaunchError(f"launch option {name} must be a positive int, got {value!r}")
 

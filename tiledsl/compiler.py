@@ -81,6 +81,7 @@ from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import stored_geometry
+from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
@@ -355,6 +356,7 @@ def lower_roles(
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
     fuse_elementwise(out, consumer.body)
     dump(request, out, "21_fused")
+    plan = settle_prefetch(out, plan, request.overrides.prefetch, notes)
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
     dump(request, out, "22_machine")
     if plan.persistent:

@@ -268,6 +268,11 @@ void thread_exits(Fiber& fiber) {
   if (barrier.arrived && !barrier.expected && barrier.arrived >= cta.fibers.size() - cta.num_done) release(barrier, 0);
   complete_cluster(cluster);
   if (cta.num_done < cta.fibers.size()) return;
+  if (!cta.fetched.empty()) {
+    const BoxKey& box = cta.fetched[0];
+    fault("the block ends without a load of the box at (%d, %d, %d) that it fetched into L2", (int)box[2], (int)box[3],
+          (int)box[4]);
+  }
   if (cta.loads_in_flight) fault("the block ends while copies into its shared memory are in flight");
   for (auto& store : cta.stores) {
     if (!store->is_read) fault("the block ends while a bulk store still reads its shared memory (no wait_group)");

@@ -38,6 +38,11 @@ Box make_box(const void* map, u32 rank, const i32* at, const char* what) {
   return box;
 }
 
+// What tells the boxes of a kernel apart.
+BoxKey asked_for(const Box& box) {
+  return {(i64)box.map.base, box.bytes, box.at[0], box.at[1], box.at[2], box.at[3], box.at[4]};
+}
+
 // Calls `row(offset in the box, global address or null, first and end byte inside the tensor)` for every inner row.
 template <class F> void each_row(const Box& box, F row) {
   const MapFacts& map = box.map;
@@ -178,6 +183,7 @@ void tensor_load(u32 dst, const void* map, u32 bar, u32 mask, bool is_multicast,
   fiber.pc = EMU_HERE;
   preempt();
   const Box box = make_box(map, rank, at, "TMA load");
+  std::erase(fiber.cta->fetched, asked_for(box));
   auto fill = [box](Cta& cta, u32 offset) {
     each_row(box, [&](u32 row, const u8* from, u32 begin, u32 end) {
       const u32 inner = box.map.box[0] * box.map.elem_bytes;
@@ -203,9 +209,9 @@ void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add
   };
   issue_store(src, box.bytes, 128, box.map.swizzle, is_add ? "TMA reduce" : "TMA store", write);
 }
-void tensor_prefetch(const void* map, u32 rank) {
-  const i32 at[5] = {};
-  make_box(map, rank, at, "TMA prefetch");
+void tensor_prefetch(const void* map, u32 rank, const i32* at) {
+  current().pc = EMU_HERE;
+  current().cta->fetched.push_back(asked_for(make_box(map, rank, at, "TMA prefetch")));
 }
 
 // ------------------------------------------------------------------ one-dimensional copies

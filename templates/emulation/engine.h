@@ -1,5 +1,6 @@
 // engine.h - the state of the emulated machine. Private to the engine.
 #pragma once
+#include <array>
 #include <csetjmp>
 #include <cstdint>
 #include <cstring>
@@ -132,6 +133,7 @@ struct Warp {
 struct Writer { u32 fiber; u32 fences; };  // last generic writer of 4 bytes, and its fences by then
 constexpr u32 NO_FIBER = 0xffffffffu;
 
+using BoxKey = std::array<i64, 7>;        // of a tensor: base, bytes, coordinates
 struct Cta {
   Cluster* cluster = nullptr;
   u32 rank = 0, shared_bytes = 0;
@@ -147,6 +149,7 @@ struct Cta {
   u32 num_done = 0;
   std::vector<std::shared_ptr<BulkStore>> stores;
   u32 loads_in_flight = 0;
+  std::vector<BoxKey> fetched;            // boxes asked to be in L2 and not loaded since
 };
 struct Cluster {
   std::vector<std::unique_ptr<Cta>> ctas;

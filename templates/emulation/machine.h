@@ -81,7 +81,7 @@ void cp_async_commit();
 void cp_async_wait(u32 pending);
 void tensor_load(u32 dst, const void* map, u32 bar, u32 mask, bool is_multicast, u32 rank, const i32* at);
 void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add);
-void tensor_prefetch(const void* map, u32 rank);
+void tensor_prefetch(const void* map, u32 rank, const i32* at);
 void bulk_load(u32 dst, const void* src, u32 bytes, u32 bar, u32 mask, bool is_multicast);
 void bulk_push(u32 dst, u32 src, u32 bytes, u32 bar);
 void bulk_store(void* dst, u32 src, u32 bytes);

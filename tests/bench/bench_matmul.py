@@ -110,6 +110,18 @@ def skinny_plans(m: int) -> dict[str, dict[str, Any]]:
             for split in (1, 2, 4):
                 out[f"{bm}x{bn} split_k={split}"] = {"BM": bm, "BN": bn, "split_k": split}
             out[f"{bm}x{bn} cluster=2"] = {"BM": bm, "BN": bn, "split_k": 1, "cluster": 2}
+    # Streams fetched ahead; rings of which two fit an SM let the next kernel's prologue run beside the last.
+    for bk, stages, counts in (
+        (256, None, (0, 2, 3, 4)),
+        (256, 2, (2, 3)),
+        (128, None, (0, 4, 5, 6)),
+        (128, 5, (0, 4, 5, 6)),
+        (128, 4, (4, 5, 6)),
+    ):
+        for count in counts:
+            ring = {} if stages is None else {"num_stages": stages}
+            name = f"BK={bk} num_stages={stages or 'max'} prefetch={count}"
+            out[name] = {"BK": bk, "prefetch": count, **ring}
     return out
 
 
@@ -163,7 +175,7 @@ def options_of(plan: Any) -> dict[str, Any]:
 
 def describe(kernel: Any) -> str:
     """A compiled kernel's plan in a few words."""
-    plan, tile = kernel.plan, f"{kernel.constants['BM']}x{kernel.constants['BN']}"
+    plan, tile = kernel.plan, "x".join(str(kernel.constants[n]) for n in ("BM", "BN", "BK"))
     if not hasattr(plan, "num_stages"):
         return f"{tile} single role"
     kind = f"{'pp' if plan.ping_pong else 'co'}{plan.num_consumers}"
@@ -173,6 +185,7 @@ def describe(kernel: Any) -> str:
     elif plan.cluster_size > 1:
         words.append(f"c{plan.cluster_size}@{plan.cluster_axis}")
     words.append(f"g{plan.raster_group}" if plan.persistent else "oneshot")
+    words += [f"F{plan.prefetch}"] if plan.prefetch else []
     words += [w for w, on in (("deferred", plan.deferred), ("swapped", plan.swapped)) if on]
     return " ".join(words)
 

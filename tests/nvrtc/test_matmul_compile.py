@@ -16,6 +16,7 @@ import tiledsl.language as tl
 from tiledsl.compiler import Kernel
 from tiledsl.runtime.disassembler import find_disassembler
 from tiledsl.runtime.disassembler import sass
+from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
 from tiledsl.ws.plan import Plan
 
@@ -179,6 +180,43 @@ def test_fp32_outputs(name):
 def test_depths(num_stages, order):
     plan = check(compiled((4096, 4096, 1024), BF16, order, num_stages=num_stages, **PING_PONG))
     assert plan.num_stages == num_stages
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"prefetch": 2, "split_k": 2}, {"BK": 128, "prefetch": 5}], ids=str
+)
+def test_the_stream_is_fetched_before_the_wait(options):
+    kernel = compiled((16, 8192, 8192), BF16, **options)
+    assert check(kernel).prefetch > 0
+    lines = ptx_of(kernel.module).splitlines()
+    fetch = {i for i, line in enumerate(lines) if "cp.async.bulk.prefetch.tensor.2d.L2" in line}
+    load = {i for i, line in enumerate(lines) if "cp.async.bulk.tensor" in line}
+    (wait,) = (i for i, line in enumerate(lines) if "griddepcontrol.wait" in line)
+    entry = next(i for i, line in enumerate(lines) if ".entry" in line)
+    before, after = reached(lines, entry, wait), reached(lines, wait + 1)
+    assert fetch
+    assert load
+    assert fetch <= before - after
+    assert load <= after - before
+
+
+def reached(lines: list[str], start: int, end: int = -1) -> set[int]:
+    """Numbers of the lines of PTX that may run from line `start` on, not going on past line `end`."""
+    labels = {line.strip()[:-1]: i for i, line in enumerate(lines) if re.match(r"\$L\w+:$", line)}
+    found: set[int] = set()
+    work = [start]
+    while work:
+        at = work.pop()
+        if at in found or at == end or at >= len(lines):
+            continue
+        found.add(at)
+        jump = re.search(r"\bbra(?:\.uni)?\s+(\$L\w+);", lines[at])
+        if jump:
+            work.append(labels[jump[1]])
+        always = re.match(r"\s*(bra|ret|exit)\b", lines[at])
+        if not always:
+            work.append(at + 1)
+    return found
 
 
 def test_single_role():

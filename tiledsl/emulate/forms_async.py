@@ -85,8 +85,8 @@ def _tensor_store(match: re.Match[str], o: list[str]) -> str:
 
 @form(r"cp\.async\.bulk\.prefetch\.tensor\.([1-5])d\.L2\.global(?:\.tile)?")
 def _tensor_prefetch(match: re.Match[str], o: list[str]) -> str:
-    pointer, _, rank = _coordinates(match, o[0])
-    return f"::emu::tensor_prefetch({pointer}, {rank});"
+    pointer, at, rank = _coordinates(match, o[0])
+    return f"const int at[] = {{{at}}}; ::emu::tensor_prefetch({pointer}, {rank}, at);"
 
 
 def _coordinates(match: re.Match[str], address: str) -> tuple[str, str, int]:

@@ -109,6 +109,7 @@ def _refused(overrides: Overrides) -> str:
         "split_k": o.split_k not in (None, 1),
         "swap_operands": o.swap_operands,
         "mma_depth": o.mma_depth not in (None, 1),
+        "prefetch": o.prefetch not in (None, 0),
     }
     names = [name for name, is_asked in asked.items() if is_asked]
     return f"a loop that is no plain accumulation takes no {', '.join(names)}" if names else ""

@@ -46,8 +46,11 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
+from tiledsl.ws.load_boxes import box_coords
 from tiledsl.ws.partition import narrowed
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.prefetch import Stream
+from tiledsl.ws.prefetch import stream_of
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
@@ -335,7 +338,28 @@ class Lowering:
                 b.add(tma.Prefetch(m))
         b.add(barrier.ClusterSync() if self.plan.cluster_size > 1 else barrier.CtaSync())
         if self.plan.pdl:
+            self.fetch_ahead()
             b.add(barrier.GridDependency())
+
+    def fetch_ahead(self) -> None:
+        """One thread asks for the first boxes of a stream while the kernel before ends."""
+        put = stream_of(self.graph)
+        if not self.plan.prefetch or put is None:
+            return
+        ring = self.rings[put.aref]
+
+        def emit(b: Builder, i: int, load: Load, offsets: tuple[Value, ...]) -> None:
+            payload = ring.type.payload[i]
+            size = ring.cluster_size if ring.multicast[i] else 1
+            rank = b.value(ClusterRank(), "rank") if size > 1 else None
+            for box in range(payload.num_boxes):
+                coords = box_coords(b, load, offsets, payload, box, rank, payload.box_rows // size)
+                b.add(tma.PrefetchBox(ring.maps[i], coords))
+
+        op = Setup()
+        self.b.add(op)
+        with self.b.at(op.body):
+            Stream(put).emit(self.b, self.plan.prefetch, emit)
 
     # ------------------------------------------------------------------ role level
     def cursor(self, role: Role, ring: Value, kind: str) -> Value:
@@ -417,30 +441,20 @@ class Lowering:
 
     def lower_load(self, b: Builder, ring: Ring, index: int, load: Load, cursor: Value) -> None:
         payload = ring.type.payload[index]
-        t = tensor_type(load.tensor, "load")
-        assert t.inner_dim is not None
         slot = b.value(smem.Slot(ring.buffers[index], cursor), load.result.name)
         size = ring.cluster_size if ring.multicast[index] else 1
         rows = payload.box_rows // size
         rank = b.value(ClusterRank(), "rank") if size > 1 else None
         mask = b.value(Constant((1 << size) - 1, int32)) if size > 1 else None
-        dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
         for box in range(payload.num_boxes):
-            coords: list[Value] = []
-            for d in dims:
-                at = self.i32(b, load.offsets[d])
-                if d == t.inner_dim:
-                    at = self.plus(b, at, box * payload.box_elems)
-                elif d not in load.squeeze and rank is not None:
-                    at = b.value(Add(at, b.value(Mul(rank, b.value(Constant(rows, int32))))))
-                coords.append(at)
+            coords = box_coords(b, load, load.offsets, payload, box, rank, rows)
             b.add(
                 tma.Load(
                     ring.maps[index],
                     slot,
                     ring.full,
                     cursor,
-                    tuple(coords),
+                    coords,
                     mask,
                     rank,
                     offset_bytes=box * payload.box_rows * payload.swizzle_bytes,

@@ -20,6 +20,7 @@ class Overrides:
     warp_specialize: bool | None = None
     raster_group: int | None = None
     swap_operands: bool | None = None
+    prefetch: int | None = None
 
     @property
     def structural(self) -> bool:
@@ -30,6 +31,7 @@ class Overrides:
             or self.swap_operands
             or self.num_consumers
             or self.mma_depth
+            or self.prefetch
             or (self.cluster or 1) > 1
             or (self.split_k or 1) > 1
         )

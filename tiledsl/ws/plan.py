@@ -29,6 +29,8 @@ class Plan:
     outer_stages: slots of a channel whose load stands before the loop.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
+    prefetch: iterations of a CTA's first tile whose streamed boxes are fetched into L2 before the
+    kernel before has ended, 0 for none.
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
@@ -58,6 +60,7 @@ class Plan:
     dynamic: bool = False
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
+    prefetch: int = 0
 
     @property
     def num_warpgroups(self) -> int:
@@ -94,6 +97,8 @@ class Plan:
             parts.append(f"persistent{drawn}, raster group {self.raster_group}")
         if self.deferred:
             parts.append("deferred paced epilogue")
+        if self.prefetch:
+            parts.append(f"prefetch {self.prefetch}")
         if self.swapped:
             parts.append("operands swapped")
         if self.consumer_registers:

@@ -21,6 +21,7 @@ from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import estimate
@@ -254,7 +255,8 @@ class Planner:
             for plan in self.variants(base, tile, problem):
                 done = self.complete(plan, tile, problem)
                 if done is not None and self.allowed(done):
-                    yield estimate(done, problem, self.target.num_sms, self.multicast(done)), done
+                    cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
+                    yield cost, replace(done, prefetch=self.prefetch(done, tile, cost))
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan honours the overrides."""
@@ -269,7 +271,29 @@ class Planner:
             (o.cluster, plan.cluster_size if plan.split_k == 1 else None),
             (o.swap_operands, plan.swapped),
         )
+        if o.prefetch and not (plan.pdl and plan.unit_axes):
+            return False
         return all(want is None or have is None or want == have for want, have in pairs)
+
+    def prefetch(self, plan: Plan, tile: tuple[int, int, int], cost: Cost) -> int:
+        """Iterations whose streamed boxes are fetched before the kernel before has ended.
+
+        The CTAs of a second wave would fetch while those of the first one load, which costs.
+        """
+        if self.overrides.prefetch is not None:
+            return self.overrides.prefetch
+        streamed = self.streamed_bytes(plan, tile)
+        late = cost.waves > 1 and not plan.persistent
+        if cost.bottleneck != "HBM" or late or not plan.pdl or not streamed:
+            return 0
+        return PREFETCH_BYTES // streamed
+
+    def streamed_bytes(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Bytes that an iteration loads of an operand that one program alone reads."""
+        if not plan.unit_axes:
+            return 0
+        sides = zip(self.side_bytes(tile), self.shape.operand_axes, strict=True)
+        return sum(n for n, axes in sides if axes | set(plan.unit_axes) >= {0, 1, 2})
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Cluster, split-K and persistence on top of a structure."""
@@ -397,12 +421,16 @@ class Planner:
 
     def slot_bytes(self, tile: tuple[int, int, int]) -> int:
         """Bytes of one ring slot, padding to 128-byte boxes included."""
+        return sum(self.side_bytes(tile))
+
+    def side_bytes(self, tile: tuple[int, int, int]) -> tuple[int, int]:
+        """Bytes of a slot by operand."""
         M, N, K = tile
         s = self.shape
         dtype = _DTYPES[s.itemsize]
         a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
         b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
-        return a + b * s.num_dots
+        return a, b * s.num_dots
 
     def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
         """Bytes of one staging chunk over all consumer warpgroups."""
@@ -462,6 +490,10 @@ class Planner:
             for cost, plan in self.plans(tile, problem):
                 found.append(Ranked(cost, plan, tile, self.registers_of(plan, tile)))
         found.sort(key=lambda r: (r.cost.clocks, -r.tile[0] * r.tile[1], r.plan.num_consumers))
+        if not found and self.overrides.prefetch:
+            without = replace(self.overrides, prefetch=None)
+            if Planner(self.shape, without, self.target).best(tiles, problem_of):
+                raise self.no_stream()
         if not found and self.overrides.given:
             raise self.refusal(tiles)
         return found
@@ -472,6 +504,14 @@ class Planner:
         stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
         return regs + held + self.shape.epilogue_regs(plan, tile)
+
+    def no_stream(self) -> ScheduleError:
+        """Why nothing can be fetched ahead although all other options are legal."""
+        return ScheduleError(
+            f"launch options prefetch={self.overrides.prefetch}: no operand is read by one program "
+            "alone while the other one is shared, so that there is no stream to fetch ahead of",
+            hint="leave the option out, or give prefetch=0",
+        )
 
     def refusal(self, tiles: list[tuple[int, int, int]]) -> ScheduleError:
         """Why the overrides leave no plan."""

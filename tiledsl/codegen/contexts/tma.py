@@ -24,6 +24,14 @@ class MapContext:
 
 
 @dataclass(frozen=True)
+class BoxContext:
+    """A box of a tensor."""
+
+    map: str
+    coords: str
+
+
+@dataclass(frozen=True)
 class LoadContext:
     """function: the form of the load; extra: mask and policy, each followed by a comma."""
 
@@ -67,6 +75,12 @@ def tensor_map(op: ops.TensorMap, e: Emission) -> None:
 def prefetch(op: ops.Prefetch, e: Emission) -> MapContext:
     """`tma_prefetch_map(&a_map);`."""
     return MapContext(e.text(op.map))
+
+
+@emits("tma.prefetch_box")
+def prefetch_box(op: ops.PrefetchBox, e: Emission) -> BoxContext:
+    """`tma_prefetch(&b_map, k_1, n_1);`."""
+    return BoxContext(e.text(op.map), coordinates(e, op.coords))
 
 
 @emits("tma.load")

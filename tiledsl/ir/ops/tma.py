@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.errors import VerifyError
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -13,6 +14,7 @@ from tiledsl.ir.ops.memory import check_block
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import HandleType
 from tiledsl.ir.types import Type
+from tiledsl.target import Target
 
 MACHINE = Level.MACHINE
 
@@ -46,6 +48,24 @@ class Prefetch(Op, opcode="tma.prefetch", levels=MACHINE, effect=Effect.SYNC):
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
+
+
+class PrefetchBox(Op, opcode="tma.prefetch_box", levels=MACHINE, effect=Effect.SYNC):
+    """Asks for one box of a tensor to be in L2 (one thread); what lies outside is left out.
+
+    It reads no value, so that it may stand before barrier.grid_dependency, and it keeps its place.
+    coords: element coordinates, innermost first. Ref: PTX ISA, cp.async.bulk.prefetch.tensor.
+    """
+
+    map: Value = operand()
+    coords: tuple[Value, ...] = operands()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+    def verify(self, target: Target) -> None:
+        if not 1 <= len(self.coords) <= 5:
+            raise VerifyError(f"prefetch: expected 1 to 5 coordinates, got {len(self.coords)}")
 
 
 class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):

@@ -80,12 +80,14 @@ class BarrierRules:
         return (b.phases & 1) != (phase & 1)
 
     def _wait(self, t: Thread, b: Barrier, phase: int, op: Op) -> Iterator[bool]:
+        t.waits_on, t.waits_for = b, phase
         while not self.passed(b, phase, op):
             yield False
+        t.waits_on = None
         self.acquire(t, b, phase)
 
     def acquire(self, t: Thread, b: Barrier, phase: int) -> None:
-        if 0 <= phase and t.clock[b.index] <= phase:
+        if phase >= 0 and t.clock[b.index] <= phase:
             t.clock = join(t.clock, b.done)
         b.waits.append((t.index, t.time, phase))  # that for phase -1 can be missed as well
         b.seen = max(b.seen, phase + 1)
@@ -108,12 +110,16 @@ class BarrierRules:
         t.tick()
 
     def do_arrive(self, t: Thread, op: barrier.Arrive) -> None:
-        _, use = self.place(t, op)
+        own, use = self.place(t, op)
+        if op.cluster_size == 1:
+            self.signal(t, own, use, op)
+            own.arrive(t.clock, 1 if t.single else WARPS, op)
+            t.clock[t.index] += 1
+            return
         cursor: Cursor = t.env[op.cursor]
         if op.cluster_size > self.cluster_size:
             raise Fault("cluster", "an arrival goes to a CTA that the cluster does not have", op)
-        targets = self.ctas[: op.cluster_size] if op.cluster_size > 1 else [t.cta]
-        for cta in targets:
+        for cta in self.ctas[: op.cluster_size]:
             b = cta.barriers[op.barriers][cursor.n % cursor.depth]
             self.signal(t, b, use, op)
             b.arrive(t.clock, 1 if t.single else WARPS, op)
@@ -140,8 +146,10 @@ class BarrierRules:
         return self._named_wait(t, nb, mine)
 
     def _named_wait(self, t: Thread, nb: NamedBarrier, mine: int) -> Iterator[bool]:
+        t.waits_on, t.waits_for = nb, mine
         while nb.generation <= mine:
             yield False
+        t.waits_on = None
         self._synced(t, nb)
 
     def _synced(self, t: Thread, nb: NamedBarrier) -> None:

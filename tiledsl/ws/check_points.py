@@ -28,7 +28,6 @@ from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import needed_scalars
 from tiledsl.ws.check_run import Run
-from tiledsl.ws.check_state import Cursor
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import Thread
 
@@ -185,13 +184,14 @@ class PointRun(Run):
     ) -> None:
         super().__init__(code, point, cluster_size)
         self.entries: dict[Op, list[list[State]]] = {}
-        self.cursors = {
-            r: [o.result for o in r.body.walk() if isinstance(o, barrier.CursorCreate)]
-            for r in (code.roles if watch else ())
-        }
         if watch:
             own = [t for t in self.threads if t.cta.rank == 0]
             self.watched = own[-1]
+            # Components of a clock that stand for one array of mbarriers lie side by side.
+            self.spans = {
+                cta.rank: [(s[0].index, s[-1].index + 1) for s in cta.barriers.values()]
+                for cta in self.ctas
+            }
 
     def head(self, t: Thread, op: Op, number: int) -> None:
         entries = self.entries.setdefault(op, [])
@@ -208,18 +208,25 @@ class PointRun(Run):
         grown: list[int] = []
         for t in self.threads:
             stand += [t.where.id if t.where is not None else 0, len(t.groups), len(t.stores)]
-            cursors = [t.env.get(v) for v in self.cursors[t.role]]
-            grown += [c.n if isinstance(c, Cursor) else 0 for c in cursors]
-            for slots in t.cta.barriers.values():
-                grown.append(sum([t.clock[b.index] for b in slots]))
+            env, clock = t.env, t.clock
+            grown += [env[v].n if v in env else 0 for v in self.code.cursors[t.role]]
+            grown += [sum(clock[a:b]) for a, b in self.spans[t.cta.rank]]
         for cta in self.ctas:
             for slots in cta.barriers.values():
-                stand.append(sum([b.pending for b in slots]))
-                stand.append(sum([b.tx for b in slots]))
-                grown.append(sum([b.phases for b in slots]))
+                pending = tx = phases = 0
+                for m in slots:
+                    pending += m.pending
+                    tx += m.tx
+                    phases += m.phases
+                stand += [pending, tx]
+                grown.append(phases)
             for states in cta.buffers.values():
-                stand.append(sum([r.end < 0 or r.of_warps for x in states for r in x.reads]))
-                stand.append(sum([len(x.parts) for x in states]))
+                reads = parts = 0
+                for x in states:
+                    parts += len(x.parts)
+                    for r in x.reads:
+                        reads += r.end < 0 or r.of_warps
+                stand += [reads, parts]
         return stand, grown
 
     def steady(self) -> list[tuple[Op, int, int]]:

@@ -22,6 +22,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import CursorCreate
 from tiledsl.ir.ops.barrier import NamedArrive
 from tiledsl.ir.ops.barrier import NamedSync
 from tiledsl.ir.ops.control import For
@@ -286,16 +287,21 @@ def cut_down(
         kind = _kind(op, rules)
         if op.effect is Effect.SYNC and kind == SCALAR:
             unknown.append(op)
-        decides = any(r in needed for r in op.results)
-        uses = any(v in flight for v in op.operands)
+        decides = not needed.isdisjoint(op.results)
+        uses = not flight.isdisjoint(op.operands)
         if kind != SCALAR or whole or decides or uses:
             kind = USE if kind == SCALAR and uses else kind
             assert op.parent is not None
             code.setdefault(op.parent, []).append(Step(op, kind, decides=decides))
     symbols = number_symbols(graph, ops, needed)
     named = named_barriers(ops, roles)
-    uneven = has_uneven_tiles(ops)
-    return Program(graph, roles, code, flight, needed, named, symbols, uneven, unknown)
+    made = Program(
+        graph, roles, code, flight, needed, named, symbols, has_uneven_tiles(ops), unknown
+    )
+    made.reads = [s.op for steps in code.values() for s in steps if s.op.effect is Effect.READ]
+    for r in roles:
+        made.cursors[r] = [o.result for o in _control_walk(r.body) if isinstance(o, CursorCreate)]
+    return made
 
 
 def has_uneven_tiles(ops: list[Op]) -> bool:

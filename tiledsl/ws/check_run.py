@@ -9,6 +9,8 @@ are ordered.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from collections.abc import Generator
 from typing import Any
 
@@ -96,6 +98,12 @@ HANDLERS = {cls: "do_" + _snake(cls) for cls in RULES}
 """Method of a run by op."""
 
 
+@functools.cache
+def handlers_of(cls: type[Run]) -> dict[type[Op], Callable[[Run, Thread, Any], Any]]:
+    """The handlers of a kind of run, by op."""
+    return {op: getattr(cls, name) for op, name in HANDLERS.items()}
+
+
 class Run(MemoryRules):
     """One run of a program at one launch point."""
 
@@ -117,7 +125,7 @@ class Run(MemoryRules):
         self._make_threads()
         self.width = 0
         self._make_state()
-        self.handlers = {cls: getattr(self, name) for cls, name in HANDLERS.items()}
+        self.handlers = handlers_of(type(self))
 
     # ------------------------------------------------------------------ set-up
     def _make_threads(self) -> None:
@@ -183,6 +191,9 @@ class Run(MemoryRules):
         while live:
             for item in live:
                 thread, steps = item
+                waits_on = thread.waits_on
+                if waits_on is not None and waits_on.blocks(thread.waits_for):
+                    continue
                 before = thread.steps
                 try:
                     moved = next(steps) or thread.steps != before
@@ -250,7 +261,7 @@ class Run(MemoryRules):
             if kind == HANDLED:
                 t.where = op
                 t.steps += 1
-                waiting = handlers[type(op)](t, op)
+                waiting = handlers[type(op)](self, t, op)
                 if waiting is not None:
                     yield from waiting
                 elif self.restless:
@@ -332,7 +343,9 @@ def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
     They grow faster and faster in the order of the source: the end of a range that is loaded after
     its begin lies behind it, and of two ranges the later one is longer.
     """
-    ops = [s.op for steps in code.code.values() for s in steps if s.op.effect is Effect.READ]
+    ops = code.reads
+    if not ops:
+        return {}
 
     def place(op: Op) -> tuple[int, int]:
         return (op.loc.line, op.loc.col) if op.loc is not None else (0, 0)

@@ -179,6 +179,10 @@ class Barrier:
         self.receives = False
         self.used = False
 
+    def blocks(self, phase: int) -> bool:
+        """Whether a wait for a phase goes on, and cannot tell anything new."""
+        return self.phases <= phase + 1 and (self.phases & 1) == (phase & 1)
+
     def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0) -> None:
         """Arrivals, with bytes to come."""
         self.pending += count
@@ -186,18 +190,20 @@ class Barrier:
         if self.pending > self.expected:
             got = f"{self.pending} arrivals in one phase, {self.expected} are expected"
             raise Fault("balance", f"{self.name} gets {got}", op)
-        self.clock = join(self.clock, clock)
-        self._complete(op)
+        self.clock = clock[:] if self.clock is self.zero else join(self.clock, clock)
+        if self.pending == self.expected and self.tx == 0:
+            self._complete(op)
 
     def receive(self, clock: Clock, num_bytes: int, op: Op) -> None:
         """Bytes of an asynchronous copy."""
         self.tx -= num_bytes
         self.receives = True
-        self.clock = join(self.clock, clock)
-        self._complete(op)
+        self.clock = clock[:] if self.clock is self.zero else join(self.clock, clock)
+        if self.pending == self.expected and self.tx == 0:
+            self._complete(op)
 
     def _complete(self, op: Op) -> None:
-        if self.pending != self.expected or self.tx != 0 or not self.expected:
+        if not self.expected:
             return
         for thread, time, phase in self.waits:
             if phase < self.phases and self.clock[thread] < time:
@@ -225,6 +231,10 @@ class NamedBarrier:
         self.count = 0
         self.threads = 0
         self.generation = 0
+
+    def blocks(self, generation: int) -> bool:
+        """Whether a wait for the end of a generation goes on."""
+        return self.generation <= generation
 
     def arrive(self, thread: Thread, num_threads: int, op: Op) -> int:
         """One warpgroup arrives; returns the generation that it takes part in."""
@@ -278,6 +288,9 @@ class Thread:
         self.clock: Clock = []
         self.env: dict[Value, Any] = {}
         self.where: Op | None = None
+        # What it waits for, if it does: a barrier, and its phase or generation.
+        self.waits_on: Barrier | NamedBarrier | None = None
+        self.waits_for = 0
         self.steps = 0
         self.tile = 0
         self.generations: dict[int, int] = {}

@@ -81,6 +81,8 @@ def check_setup(ops: list[Op], cluster_size: int) -> None:
 
 def check_cluster(graph: TileGraph) -> None:
     """No CTA may leave while another one can still signal or write to it."""
+    if int(graph.facts.get("cluster_size", 1)) == 1:
+        return
     remote = [o for o in graph.find(barrier.Arrive) if o.cluster_size > 1]
     copies = [o for o in graph.find(tma.Load) if o.mask is not None]
     shared: list[Op] = [*remote, *copies, *graph.find(mma.ClusterReduce)]

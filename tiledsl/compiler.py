@@ -74,6 +74,7 @@ from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
+from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import build_producer
@@ -429,7 +430,8 @@ def laid_out(graph: TileGraph, plan: SinglePlan) -> tuple[TileGraph, Role, list[
     """The program as one role whose tiles have layouts and whose accesses have their addresses."""
     out = build_single(graph, plan)
     (role,) = out.find(Role)
-    notes = assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
+    notes = load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
+    notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
     fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     return out, role, notes
 

@@ -1,0 +1,115 @@
+"""Loads one iteration ahead: the emitted text against the interpreter, and loops that stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.emulation.test_emulated_pointers import compiled
+from tiledsl import emulate
+from tiledsl.runtime.interop import numpy_view
+
+AHEAD = "loads of the next iteration before the work of each"
+
+
+@tiledsl.jit
+def row_sums(x, w, y, first, last, n, BLOCK: tl.constexpr):
+    """y = the sum of w[r] * x[r] over rows first, first + 2, ... below last, and their number."""
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    count = 0
+    for row in range(first, last, 2):
+        weight = tl.load(w + row)
+        total += tl.load(x + row * n + at, mask=at < n, other=0.5) * weight
+        count += 1
+    tl.store(y + at, tl.where(at < n, total, count))
+
+
+@tiledsl.jit
+def in_place(x, n, BLOCK: tl.constexpr):
+    """Each row becomes the sum of the rows up to it."""
+    at = tl.arange(0, BLOCK)
+    for row in range(1, n):
+        above = tl.load(x + (row - 1) * BLOCK + at)
+        tl.store(x + row * BLOCK + at, tl.load(x + row * BLOCK + at) + above)
+
+
+@tiledsl.jit
+def chased(x, y, n, BLOCK: tl.constexpr):
+    """Where each element comes from is what was loaded before."""
+    at = tl.arange(0, BLOCK)
+    for _ in range(n):
+        at = tl.load(x + at)
+    tl.store(y + tl.arange(0, BLOCK), at)
+
+
+@tiledsl.jit
+def gathered(x, index, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(n):
+        total += tl.load(x + tl.load(index + row * BLOCK + at))
+    tl.store(y + at, total)
+
+
+@tiledsl.jit
+def long_rows(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(n):
+        total += tl.load(x + row * BLOCK + at)
+    tl.store(y + at, total)
+
+
+def emulated(kernel: Any, args: list[Any], **options: Any) -> list[str]:
+    """Runs the emitted text; what was noted about it."""
+    made, runtime = compiled(kernel, args, **options)
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, (1, 1, 1), seconds=60.0)
+    return made.notes
+
+
+@pytest.mark.parametrize("rows", [(0, 0), (3, 4), (0, 7), (5, 2)], ids=str)
+def test_every_number_of_trips(rows: tuple[int, int]) -> None:
+    """Rows beyond the end hold NaN: nothing of them may be used."""
+    torch.manual_seed(0)
+    x, w = torch.randn(9, 100), torch.randn(9)
+    x[rows[1] :], w[rows[1] :] = float("nan"), float("nan")
+    got, want = torch.full((128,), float("nan")), torch.full((128,), float("nan"))
+    notes = emulated(row_sums, [x, w, got, *rows, 100, 128])
+    row_sums[(1,)](x, w, want, *rows, 100, 128)
+    assert any(AHEAD in note for note in notes)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_what_the_loop_writes_is_loaded_in_order() -> None:
+    x = torch.rand(6, 64)
+    want = x.cumsum(0)
+    notes = emulated(in_place, [x, 6, 64])
+    assert any("the loop may write what it loads" in note for note in notes)
+    torch.testing.assert_close(x, want)
+
+
+def test_addresses_that_the_loop_computes() -> None:
+    x, y = torch.randperm(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
+    notes = emulated(chased, [x, y, 3, 64])
+    assert any("addresses depend on what the loop computes" in note for note in notes)
+    assert torch.equal(y.long(), x[x[x.long()].long()].long())
+
+
+def test_indexes_of_a_gather_come_ahead() -> None:
+    x, index = torch.rand(1000), torch.randint(0, 1000, (5, 64), dtype=torch.int32)
+    y = torch.zeros(64)
+    notes = emulated(gathered, [x, index, y, 5, 64])
+    assert any(AHEAD in note for note in notes)
+    torch.testing.assert_close(y, x[index.long()].sum(0))
+
+
+def test_many_bytes_stay() -> None:
+    args = [torch.rand(4, 8192), torch.empty(8192), 4, 8192]
+    notes = compiled(long_rows, args, num_warps=4)[0].notes
+    assert any("256 bytes a thread, 64 are the most" in note for note in notes)

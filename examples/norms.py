@@ -115,7 +115,7 @@ def programs(device: torch.device, n_cols: int) -> int:
     """Programs that walk over the rows: enough threads for the chip, few parts to add up."""
     if device.type != "cuda":
         return 3
-    per_sm = max(1, min(8, 16384 // triton.next_power_of_2(n_cols)))
+    per_sm = max(1, min(8, 8192 // triton.next_power_of_2(n_cols)))
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count
 
 

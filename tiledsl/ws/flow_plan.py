@@ -192,6 +192,12 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
     return _Slots(depth, 2 if twice else 1, buffers)
 
 
+def ring_depth(flow: Flow, consumers: int, target: Target) -> int:
+    """Slots of the loops' channels that fit in shared memory; 0 where nothing does."""
+    found = _slots(flow, Plan(num_consumers=consumers), Overrides(), target)
+    return 0 if isinstance(found, str) else found.depth
+
+
 def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, int]:
     """(axis visited from its end, grouped axis, programs of a group).
 

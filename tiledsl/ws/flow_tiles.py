@@ -19,18 +19,22 @@ from tiledsl.target import Target
 from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_plan import REGISTERS
 from tiledsl.ws.flow_plan import consumers_of
+from tiledsl.ws.flow_plan import ring_depth
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.select import Launch
 
 ROWS = (128, 192, 64)
-COLUMNS = (128, 64)
+COLUMNS = (128, 112, 96, 64)
+"""Widest first; those between the first that fits and the narrowest are not tried."""
 EDGE_CLOCKS = 3000.0
 """Clocks of a program outside of its loops: first loads, first product, the store."""
 TRIP_CLOCKS = 300.0
 """Clocks of an iteration that do not shrink with the tile: barriers, wgmma latency, shuffles."""
 UNKNOWN_TRIPS = 16.0
+MIN_DEPTH = 2
+"""Slots of a ring without which nothing is loaded under a product."""
 
 LowerValues = Callable[[Mapping[str, object]], TileGraph]
 
@@ -53,10 +57,17 @@ def choose_flow_tiles(
         return None
     options = [autos[name].choices or (ROWS if "M" in dims[name] else COLUMNS) for name in names]
     best: tuple[float, TileGraph] | None = None
+    fitting: set[tuple[object, ...]] = set()
     for values in product(*options):
+        others = tuple(v for v in values if v not in COLUMNS[1:-1])
+        if len(others) < len(values) and others in fitting:
+            continue
         graph = lower({**fixed, **dict(zip(names, values, strict=True))})
         cost = launch_clocks(graph, launch, target, overrides)
-        if cost is not None and (best is None or cost < best[0]):
+        if cost is None:
+            continue
+        fitting |= {tuple(v for j, v in enumerate(values) if j != i) for i in range(len(values))}
+        if best is None or cost < best[0]:
             best = cost, graph
     return best[1] if best is not None else None
 
@@ -64,12 +75,15 @@ def choose_flow_tiles(
 def launch_clocks(
     graph: TileGraph, launch: Launch, target: Target, overrides: Overrides
 ) -> float | None:
-    """Clocks of a launch, None where the tiles do not fit the registers of the warpgroups."""
+    """Clocks of a launch, None where the tiles do not fit registers or rings of two slots."""
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
         return None
     consumers = consumers_of(flow, overrides)
     if isinstance(consumers, str):
+        return None
+    depth = ring_depth(flow, consumers, target)
+    if depth < MIN_DEPTH:
         return None
     grid = launch.grid(graph.constants)
     programs = grid[0] * grid[1] * grid[2]

@@ -123,3 +123,13 @@ def test_each_warpgroup_masks_what_its_rows_need() -> None:
     kernel = chosen(4096, 64, BM=192, BN=64)
     # Where the part without masks ends, from the first row of the warpgroup.
     assert re.search(r"= \(\(-62\) \+ m_2\) \+ warpgroup_\d \* 64;", kernel.module.source)
+
+
+def test_rings_keep_two_slots() -> None:
+    """Columns that leave room for one slot only are not taken: nothing would load under a dot."""
+    kernel = chosen(4096, 256)
+    assert tile(kernel) == (128, 64)
+    assert kernel.plan.num_stages >= 2
+    kernel = chosen(4096, 160)
+    assert kernel.plan.num_stages >= 2
+    assert tile(kernel) == (128, 96), "between the widest and the narrowest columns"

@@ -185,7 +185,8 @@ class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.S
 class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effect=Effect.SYNC):
     """Waits until the kernel before has finished its memory; the next one may start its prologue.
 
-    Nothing of global memory is touched before it. Ref: PTX ISA, griddepcontrol.
+    No value of global memory is read or written before it; tma.prefetch_box may be. Ref: PTX ISA,
+    griddepcontrol.
     """
 
     def infer_types(self) -> tuple[Type, ...]:

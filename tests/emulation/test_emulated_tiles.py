@@ -8,6 +8,8 @@ import os
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tests.gpu import tile_kernels
 from tests.gpu.tile_kernels import Case
 from tiledsl import emulate
@@ -57,3 +59,22 @@ def check(case: Case, got: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_emitted_text_agrees_with_the_interpreter(case: Case) -> None:
     check(case, emulated(case, seed=1))
+
+
+@tiledsl.jit
+def turned(x: tl.Tensor, y: tl.Tensor):
+    at, to = tl.program_id(0) * 32, tl.program_id(1) * 64
+    y.store((to, at), tl.trans(x.load((at, to), (32, 64))))
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (45, 70)], ids=str)
+def test_a_transposed_block_is_written_along_its_rows(shape: tuple[int, int]) -> None:
+    """Its layout is exchanged through shared memory for the store."""
+    x = torch.rand(shape).to(torch.bfloat16)
+    y = torch.full(shape[::-1], -1.0, dtype=torch.bfloat16)
+    case = Case("turned", turned, (x, y), (1,), {}, (2, 2, 1))
+    module = emitted(case)
+    assert "store_vector<8>" in module.source
+    arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y")}
+    emulate.run(module, arrays, case.grid)
+    assert torch.equal(y, x.t())

@@ -1,0 +1,113 @@
+"""The examples of memory-bound kernels: no spills, 16 bytes an access, programs that clusters share."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+from examples import cross_entropy
+from examples import norms
+from examples import softmax
+from examples import transpose
+from tiledsl.compiler import Kernel
+from tiledsl.runtime.nvrtc import ptx_of
+from tiledsl.ws.single_role import SinglePlan
+
+pytestmark = pytest.mark.nvrtc
+BF16, F32 = torch.bfloat16, torch.float32
+ROWS = 4096
+
+
+def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def softmax_of(n: int, dtype: torch.dtype) -> Kernel:
+    x, block = empty(ROWS, n, dtype=dtype), tiledsl.next_power_of_2(n)
+    args = (x, x, n, n, ROWS, n, softmax.rows_per_program(n), block)
+    return softmax.softmax_kernel.compile(*args, grid=(ROWS,))
+
+
+def norm_of(n: int, dtype: torch.dtype) -> Kernel:
+    x, w, mean = empty(ROWS, n, dtype=dtype), empty(n, dtype=dtype), empty(ROWS, dtype=F32)
+    block = tiledsl.next_power_of_2(n)
+    args = (x, x, w, w, mean, mean, n, ROWS, n, 1e-5, True, max(1, 4096 // block), block)
+    return norms.norm_forward.compile(*args, grid=(ROWS,))
+
+
+def gradient_of(n: int, dtype: torch.dtype) -> Kernel:
+    x, w, mean = empty(ROWS, n, dtype=dtype), empty(n, dtype=dtype), empty(ROWS, dtype=F32)
+    parts = empty(264, n, dtype=F32)
+    args = (x, x, x, w, mean, mean, parts, parts, n, n, ROWS, n, True, tiledsl.next_power_of_2(n))
+    return norms.norm_backward.compile(*args, grid=(264,))
+
+
+def loss_of(n: int, dtype: torch.dtype) -> Kernel:
+    x, loss = empty(ROWS, n, dtype=dtype), empty(ROWS, dtype=F32)
+    target = empty(ROWS, dtype=torch.int64)
+    args = (x, target, loss, loss, n, n, -100, 4, 1024)
+    return cross_entropy.cross_entropy_forward.compile(*args, grid=(ROWS,))
+
+
+def accesses(kernel: Any) -> set[str]:
+    """Kinds of global accesses that the PTX has."""
+    return set(re.findall(r"((?:ld|st)\.global[\w.:]*)", ptx_of(kernel.module)))
+
+
+WIDE = {"ld.global.v4.b32", "st.global.v4.b32"}
+# Width, dtype, warps of a CTA, CTAs of a program.
+PLANS = [
+    (256, BF16, 4, 1),
+    (4096, F32, 8, 1),
+    (5000, BF16, 8, 1),
+    (131072, BF16, 16, 8),
+    (131072, F32, 32, 8),
+]
+
+
+@pytest.mark.parametrize(("n", "dtype", "warps", "ctas"), PLANS)
+def test_softmax(n: int, dtype: torch.dtype, warps: int, ctas: int) -> None:
+    kernel = softmax_of(n, dtype)
+    assert isinstance(kernel.plan, SinglePlan)
+    assert (kernel.plan.num_warps, kernel.plan.num_ctas) == (warps, ctas)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert kernel.compiled.registers <= 64
+    assert accesses(kernel) == WIDE
+
+
+def test_rows_at_odd_addresses_are_coalesced() -> None:
+    """No exchange between threads for the sake of vectors that weight and bias alone allow."""
+    kernel = norm_of(50257, BF16)
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.plan.num_ctas == 4
+    assert "ld.global.u16" in accesses(kernel)
+    assert not any("converted" in note for note in kernel.notes)
+
+
+@pytest.mark.parametrize("n", [1024, 8192])
+def test_gradient_of_norm(n: int) -> None:
+    kernel = gradient_of(n, BF16)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert any("loads of the next iteration" in note for note in kernel.notes)
+    assert accesses(kernel) == {*WIDE, "ld.global.b32"}
+
+
+def test_cross_entropy() -> None:
+    kernel = loss_of(32000, BF16)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert "ld.global.v4.b32" in accesses(kernel)
+
+
+def test_both_sides_of_a_transposition_have_vectors() -> None:
+    x = empty(4096, 4096, dtype=BF16)
+    kernel = transpose.transpose_kernel.compile(x, x, 64, 64, grid=(64, 64))
+    assert any("converted" in note for note in kernel.notes)
+    assert "store_vector<8>" in kernel.module.source
+    assert "load_vector<8>" in kernel.module.source

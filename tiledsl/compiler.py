@@ -94,6 +94,7 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.user_barriers import drop_user_barriers
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
@@ -175,7 +176,7 @@ def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph
     if made.views:
         run_passes(graph, TILE_PASSES, request.target)
     graph.facts["views"] = tuple(made.views)
-    graph.facts["block_notes"] = made.notes
+    graph.facts["block_notes"] = [*made.notes, *drop_user_barriers(graph)]
     return graph
 
 

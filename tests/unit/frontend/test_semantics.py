@@ -150,6 +150,11 @@ def test_casts() -> None:
     assert tile("x.to(tl.int1)", torch.tensor([0.0, 0.1, math.nan])) == [0, 1, 1]
     halves = torch.tensor([1 + 2.0**-11, 1 + 3 * 2.0**-11])
     assert tile("x.to(tl.float16)", halves) == [1.0, 1 + 2.0**-9]
+    down = tile('x.to(tl.float16, fp_downcast_rounding="rtz")', torch.cat([halves, -halves]))
+    assert down == [1.0, 1 + 2.0**-10, -1.0, -1 - 2.0**-10]
+    top = tile('x.to(tl.bfloat16, "rtz")', torch.tensor([3.4e38, -math.inf, math.nan]))
+    assert top[:2] == [float(torch.finfo(torch.bfloat16).max), -math.inf]
+    assert math.isnan(top[2])
 
 
 def test_fp8_saturates() -> None:
@@ -258,16 +263,20 @@ def test_stores_cast() -> None:
 
 
 @tiledsl.jit
-def swap(x, N: tl.constexpr):
+def reversed_twice(x: tl.Tensor, p, N: tl.constexpr):
     at = tl.arange(0, N)
-    tl.store(x + at, tl.load(x + (N - 1 - at)))
-    tl.store(x + at, tl.load(x + (N - 1 - at)) * 10)
+    x.store(0, tl.flip(x.load(0, (N,))))
+    x.store(0, tl.flip(x.load(0, (N,))) * 10)
+    tl.store(p + at, at)
+    tl.debug_barrier()
+    tl.store(p + N + at, tl.load(p + (N - 1 - at)))
 
 
 def test_program_order() -> None:
-    x = torch.arange(4.0)
-    swap[(1,)](x, 4)
+    x, p = torch.arange(4.0), torch.zeros(8)
+    reversed_twice[(1,)](x, p, 4)
     assert x.tolist() == [0, 10, 20, 30]
+    assert p.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
 
 
 def test_aliases() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tiledsl.dtypes import BY_NAME
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
-from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir import operators
 from tiledsl.ir.broadcasting import unify
@@ -37,6 +37,7 @@ from tiledsl.ir.ops.elementwise import Rsqrt
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Sin
 from tiledsl.ir.ops.elementwise import Sqrt
+from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.elementwise import Tanh
 from tiledsl.ir.ops.elementwise import Unary
 from tiledsl.ir.types import ScalarType
@@ -56,19 +57,33 @@ def cast(
     """Converts to another dtype; with `bitcast=True` keeps the bits (equal widths only).
 
     Float to narrower float rounds to nearest even, float to int truncates toward zero, anything to
-    int1 is `!= 0`. fp_downcast_rounding: "rtne".
+    int1 is `!= 0`. fp_downcast_rounding: "rtne", the default, or "rtz" toward zero.
     """
     dtype = dtype_argument(dtype, "cast(): dtype")
-    if unwrap(fp_downcast_rounding) not in (None, "rtne"):
-        raise SyntaxNotSupported(
-            f"cast(): fp_downcast_rounding={fp_downcast_rounding!r} is not supported",
-            hint='"rtne" is the default',
+    rounding = unwrap(fp_downcast_rounding)
+    if rounding not in (None, "rtne", "rtz"):
+        raise TypeMismatch(
+            f"cast(): fp_downcast_rounding must be 'rtne' or 'rtz', got {rounding!r}"
         )
+    if rounding == "rtz" and isinstance(input, Value):
+        source = element_type(input, "cast()")
+        if source.is_float and dtype.is_float and dtype.bits < source.bits:
+            return _truncated(b, input, dtype)
     if isinstance(input, Value) and unwrap(bitcast):
         return input if element_type(input, "cast()") == dtype else b.value(Bitcast(input, dtype))
     if isinstance(input, float) and dtype.is_int:
         return b.value(Cast(as_value(b, input), dtype))
     return as_value(b, input, dtype, what="cast()")
+
+
+def _truncated(b: Builder, x: Value, dtype: DType) -> Value:
+    """A float as a narrower one, toward zero: one step back where the nearest is farther out."""
+    source = element_type(x, "cast()")
+    near = b.value(Cast(x, dtype))
+    is_far = operators.compare(b, ">", b.value(Abs(b.value(Cast(near, source)))), b.value(Abs(x)))
+    bits = b.value(Bitcast(near, BY_NAME[f"u{dtype.bits}"]))
+    back = b.value(Sub(bits, as_value(b, is_far, BY_NAME[f"u{dtype.bits}"])))
+    return b.value(Bitcast(back, dtype))
 
 
 # ---------------------------------------------------------------------- math

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +25,9 @@ from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import tma
 from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.simulate import simulate
 
+BF16 = ml_dtypes.bfloat16
 GOLDEN = Path(__file__).parents[2] / "golden" / "kernels"
 
 
@@ -188,6 +192,21 @@ def test_a_coordinate_from_memory_is_not_known_before_the_wait() -> None:
 def test_and_cannot_be_asked_for() -> None:
     with pytest.raises(ScheduleError, match="prefetch=2: a coordinate comes from"):
         list(modules(looked_up_request(prefetch=2)))
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_simulator_takes_it_for_no_access(name: str) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-3, 4, s).astype(np.float32) for s in ((16, 200), (200, 136)))
+    c = np.full((16, 136), np.nan, np.float32)
+    arrays = {"a": a.astype(BF16), "b": b.astype(BF16), "c": c}
+    options = {"BM": 16, "BN": 64, "prefetch": 2, **STRUCTURES[name]}
+    kernel = first(matmul_request(16, 136, 200, out=torch.float32, **options))
+    assert kernel.machine is not None
+    for seed in range(3):
+        c.fill(np.nan)
+        simulate(kernel.machine, arrays, (1, 3, 1), seed=seed)
+        assert np.array_equal(c, a @ b)
 
 
 # ---------------------------------------------------------------------- launch options

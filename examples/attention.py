@@ -89,12 +89,15 @@ def attention_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, lse
 
 
 @tiledsl.jit
-def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o, lse, extra: tl.Tensor,
-                  q_starts, k_starts, scale: tl.constexpr,
+def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, ragged, lse,
+                  extra: tl.Tensor, q_starts, k_starts, scale: tl.constexpr,
                   causal: tl.constexpr, window: tl.constexpr, score: tl.constexpr,
                   group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                   BM: tl.constexpr, BN: tl.constexpr):
-    """BM rows of one head of sequence b, whose rows begin at q_starts[b] and k_starts[b]."""
+    """BM rows of one head of sequence b, whose rows begin at q_starts[b] and k_starts[b].
+
+    ragged: the memory of o.
+    """
     m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
     q0, k0 = tl.load(q_starts + b), tl.load(k_starts + b)
     q_len, k_len = tl.load(q_starts + b + 1) - q0, tl.load(k_starts + b + 1) - k0
@@ -106,8 +109,12 @@ def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o, lse, extra: tl.Te
                   scale, causal, window, score, extra, group, BN, D, DV, packed=True)
     inside, cols = rows < q_len, tl.arange(0, DV)[None, :]
     at = (q0 + rows).to(tl.int64)
-    places = (at * q.shape[1] + h)[:, None] * v.shape[3] + cols
-    tl.store(o + places, y.to(q.dtype), mask=inside[:, None] & (cols < v.shape[3]))
+    y = y.to(q.dtype)
+    if DV > 64 and m + BM <= q_len:  # Three warpgroups have no registers for both ways.
+        o.store((0, h, q0 + m, 0), y)
+    else:  # Rows of the tile may belong to the next sequence: through a pointer.
+        places = (at * q.shape[1] + h)[:, None] * v.shape[3] + cols
+        tl.store(ragged + places, y, mask=inside[:, None] & (cols < v.shape[3]))
     tl.store(lse + h.to(tl.int64) * q.shape[2] + at, z, mask=inside)
 # fmt: on
 
@@ -207,7 +214,7 @@ def attention_varlen(
         sizes["BN"] = 48  # leaves room for the rows of a tile on their way out
     sizes = {**sizes, **options}
     grid = (tl.cdiv(longest, sizes["BM"]), H, len(q_starts) - 1)
-    heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+    heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v, o)]
     factor = D**-0.5 if scale is None else scale
     varlen_kernel[grid](
         *heads_first, o, lse, q if extra is None else extra, q_starts, k_starts,

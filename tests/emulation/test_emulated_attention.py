@@ -73,29 +73,34 @@ def test_forward(name):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "poison"),
-    [(((5, 70, 1, 130), (5, 70, 1, 130)), True), (((0, 65, 0), (7, 65, 0)), False)],
-    ids=["", "empty"],
+    ("D", "lengths", "poison"),
+    [
+        (64, ((5, 70, 1, 130), (5, 70, 1, 130)), True),
+        (64, ((0, 65, 0), (7, 65, 0)), False),
+        (128, ((64, 70), (64, 70)), True),
+    ],
+    ids=["", "empty", "whole tiles"],
 )
-def test_varlen(lengths, poison):
+def test_varlen(D, lengths, poison):
     """Tiles without rows or keys give their slot of x back without a wgmma in between.
 
     What belongs to other sequences does not matter, NaN or not.
     """
-    D, H = 64, 2
+    H = 2
     starts = [np.cumsum((0, *n), dtype=np.int32) for n in lengths]
     q, k, v = (normal(1, int(starts[i][-1]), h, D)[0] for i, h in ((0, H), (1, 1), (1, 1)))
     if poison:  # of the second sequence, whose rows follow those of the first
         k[starts[1][1] : starts[1][2]], v[starts[1][1] : starts[1][2]] = np.nan, np.nan
     args = {
         "q": q.transpose(1, 0, 2)[None], "k": k.transpose(1, 0, 2)[None],
-        "v": v.transpose(1, 0, 2)[None], "o": np.zeros_like(q),
+        "v": v.transpose(1, 0, 2)[None], "o": np.zeros_like(q).transpose(1, 0, 2)[None],
+        "ragged": np.zeros_like(q),
         "lse": np.zeros((H, len(q)), np.float32), "extra": q,
         "q_starts": starts[0], "k_starts": starts[1],
     }  # fmt: skip
     grid = (cdiv(max(lengths[0]), 64), H, len(lengths[0]))
     same_as_interpreter(
-        example.varlen_kernel, args, ("o",), grid, tolerance=TOLERANCE, scale=D**-0.5, causal=True,
+        example.varlen_kernel, args, ("o", "ragged"), grid, tolerance=TOLERANCE, scale=D**-0.5, causal=True,
         window=0, score=None, group=H, D=D, DV=D, BM=64, BN=64, fast_math=True,
     )  # fmt: skip
 

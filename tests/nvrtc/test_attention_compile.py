@@ -105,12 +105,12 @@ def test_variants(name):
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128)], ids=str)
 def test_varlen(dims):
     D, DV = dims
-    q, k, v = (meta(1, 8192, H, d).transpose(1, 2) for d in (D, D, DV))
+    q, k, v, o = (meta(1, 8192, H, d).transpose(1, 2) for d in (D, D, DV, DV))
     starts = torch.empty(5, device="meta", dtype=torch.int32)
     tile = example.tiles(L, D, DV)
     check(
         example.varlen_kernel.compile(
-            q, k, v, meta(8192, H, DV), meta(H, 8192, dtype=FP32), q, starts, starts,
+            q, k, v, o, meta(8192, H, DV), meta(H, 8192, dtype=FP32), q, starts, starts,
             D**-0.5, True, 0, None, 1,
             grid=(tl.cdiv(L, tile["BM"]), H, 4), fast_math=True, **tile,
         )

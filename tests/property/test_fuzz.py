@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,7 +29,9 @@ from tiledsl.fuzz.replay import save
 from tiledsl.fuzz.shrink import shrink
 from tiledsl.runtime.interop import from_numpy
 
-SLICE = range(20)
+SLICE = range(60)
+EMULATED = (1, 11, 21)
+"""Kernels of the slice that are specialised, and small."""
 LEVELS = Levels(plans=2)
 
 MATMUL = """\
@@ -57,6 +61,17 @@ def test_slice(number: int) -> None:
     assert out.findings == []
 
 
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler"
+)
+@pytest.mark.parametrize("number", EMULATED)
+def test_emitted_text_of_the_slice(number: int) -> None:
+    out = run_case(generate(0, number), replace(LEVELS, plans=1, emulation=1.0))
+    assert out.findings == []
+    assert out.specialised == 1
+    assert out.compared["emulation"] == 2
+
+
 # ---------------------------------------------------------------------- kernels that once failed
 POINTED = """\
 def kernel(s: tl.Tensor, a, b, c, M, N, K, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
@@ -79,6 +94,33 @@ def test_pointers_that_stay_pointers_are_simulated() -> None:
          Argument("c", ("M", "N"), "float32", "odd", "out", pointer=True)),
         {"M": "M", "N": "N", "K": "K", "sc": "c.stride(0)"}, {"BM": 64, "BN": 64, "BK": 32},
         {"M": 100, "N": 72, "K": 64}, ("cdiv(M, BM)", "cdiv(N, BN)"),
+    )  # fmt: skip
+    out = run_case(made, LEVELS)
+    assert out.findings == []
+    assert out.compared["simulation"] >= 1
+
+
+CAUSAL = """\
+def kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    m = tl.program_id(0) * BM
+    rows, lanes = m + tl.arange(0, BM), tl.arange(0, BN)
+    x = q.load((m, 0), (BM, D))
+    acc = tl.zeros((BM, D), tl.float32)
+    for n in range(0, tl.minimum(k.shape[0], m + BM), BN):
+        s = tl.dot(x, tl.trans(k.load((n, 0), (BN, D))))
+        seen = (n + lanes < k.shape[0])[None, :] & (rows[:, None] >= (n + lanes)[None, :])
+        s = tl.where(seen, s, 0.0)
+        acc = tl.dot(s.to(v.dtype), v.load((n, 0), (BN, D)), acc)
+    o.store((m, 0), acc)
+"""
+
+
+def test_warpgroups_store_their_own_rows_in_simulations() -> None:
+    """Each computes what its rows need, and writes from registers."""
+    tensors = [Argument(n, ("M", "D"), "bfloat16", scale=0.5) for n in "qkv"]
+    made = Case(
+        "causal", "flow", CAUSAL, (*tensors, Argument("o", ("M", "D"), "float32", "shifted", "out")),
+        {}, {"BM": 192, "BN": 16, "D": 32}, {"M": 192}, ("cdiv(M, BM)",), {"num_consumers": 3},
     )  # fmt: skip
     out = run_case(made, LEVELS)
     assert out.findings == []

@@ -82,6 +82,8 @@ class Tally:
     def add(self, number: int, made: Outcome) -> None:
         """Counts a case, and prints what is wrong with it."""
         self.kernels += 1
+        if self.kernels % 100 == 0:
+            print(f"{self.kernels} kernels, {len(self.findings)} findings", flush=True)
         self.specialised += made.specialised
         self.families[made.family] += 1
         for counter, texts in (

@@ -33,6 +33,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import role
 from tiledsl.ir.ops import smem
@@ -192,12 +193,35 @@ class Simulation(Run):
         if isinstance(op, Undef):
             t.env[op.result] = _nothing(op.shape, op.dtype.numpy)
             return
+        if isinstance(op, memory.Store | pointer.StoreLanes) and _is_shared_out(op.value):
+            self.store_own(t, op)
+            return
         results: Any = op.execute(self.machines[t], *[self.value(t, v) for v in op.operands])
         if isgenerator(results):
             results = finish(cast("Steps", results))
         many = cast("tuple[Any, ...]", results if isinstance(results, tuple) else (results,))
         for r, x in zip(op.results, many, strict=False):
             t.env[r] = x
+
+    def store_own(self, t: Thread, op: memory.Store | pointer.StoreLanes) -> None:
+        """Stores what a warpgroup holds of a tile; its copy of the rest may be anything."""
+        type_ = op.value.type
+        assert isinstance(type_, TileType)
+        assert type_.layout is not None
+        own = np.zeros(type_.layout.padded_shape, bool)
+        places = type_.layout.coords()[4 * t.warpgroup : 4 * t.warpgroup + 4]
+        own[tuple(np.moveaxis(places, -1, 0))] = True
+        own = own[tuple(map(slice, type_.shape))]
+        values = [self.value(t, v) for v in op.operands]
+        if isinstance(op, pointer.StoreLanes):
+            inputs = tuple(values[: len(op.inputs)])
+            at, mask, _, origin = finish(op.places(self.machines[t], inputs))
+            self.machines[t].memory.scatter(at, t.env[op.value], own & mask, origin=origin)
+            return
+        at = len(op.offsets) + 1
+        before = load_block(values[0], [int(o) for o in values[1:at]], op.block_shape)
+        values[at] = np.where(own, values[at], np.reshape(before, own.shape))
+        op.execute(self.machines[t], *values)
 
     def use(self, t: Thread, step: Step) -> None:
         for v in step.operands:
@@ -342,6 +366,15 @@ class Simulation(Run):
             for rank in sorted(parts):
                 total = total + parts[rank] if rank != own else total
         t.env[op.results[0]] = total
+
+
+def _is_shared_out(value: Value) -> bool:
+    """Whether warpgroups hold different parts of a tile."""
+    type_ = value.type
+    if not isinstance(type_, TileType) or type_.layout is None:
+        return False
+    terms = (type_.layout.unit_terms(dim, Unit.WARP) for dim in range(type_.rank))
+    return any(stride >= 4 for found in terms for stride, _, _ in found)
 
 
 def contents(x: Any) -> Any:

@@ -7,7 +7,6 @@ import functools
 import inspect
 import math
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.interface import KernelInterface
+from tiledsl.progress import Progress
 from tiledsl.runtime import timing
 from tiledsl.runtime.closure import value_text
 from tiledsl.runtime.store import store
@@ -39,7 +39,6 @@ _PLAIN = (int, float, bool, str, type(None))
 HOPELESS = 2.0
 """A candidate this much slower than the best in a first look is not timed further."""
 BUDGET_SECONDS = 120.0
-BAR_WIDTH = 20
 
 PreHook = Callable[..., object]
 PostHook = Callable[..., object]
@@ -343,36 +342,6 @@ def _key_value(value: Any) -> Any:
 def _flag(hook: PreHook) -> dict[str, bool]:
     """`reset_only=False` for a hook that takes it."""
     return {"reset_only": False} if "reset_only" in inspect.signature(hook).parameters else {}
-
-
-class Progress:
-    """A bar on the terminal; nothing where standard error is none.
-
-    end: when the budget is spent, on the clock of `time.monotonic`.
-    """
-
-    def __init__(self, name: str, what: str, total: int, end: float | None = None) -> None:
-        self.text = f"{name}: {what}"
-        self.total, self.end = total, end
-
-    def show(self, done: int, best_ms: float = math.inf) -> None:
-        """Draws the bar for so many candidates that are done."""
-        filled = BAR_WIDTH * done // max(1, self.total)
-        text = f"{self.text} [{'#' * filled:<{BAR_WIDTH}}] {done}/{self.total}"
-        if math.isfinite(best_ms):
-            text += f", best {best_ms:.4g} ms"
-        if self.end is not None:
-            text += f", {max(0.0, self.end - time.monotonic()):.0f} s left"
-        self._write(text)
-
-    def clear(self) -> None:
-        """Removes the bar."""
-        self._write("")
-
-    def _write(self, text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
 
 
 def autotune(

@@ -364,6 +364,6 @@ def test_language_exports_are_documented() -> None:
 def test_triton_names_have_hints(lower) -> None:
     from tiledsl.frontend.unsupported import missing_name
 
-    error = missing_name("dot_scaled", "tl.dot_scaled", tl)
+    error = missing_name("atomic_store", "tl.atomic_store", tl)
     assert isinstance(error, SyntaxNotSupported)
     assert error.hint

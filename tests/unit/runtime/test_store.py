@@ -204,7 +204,9 @@ KERNEL = textwrap.dedent("""
     x, o = torch.zeros(64), torch.zeros(64)
     scale[(1,)](x, o, 64, 64)
     assert len(fake.launches) == 1
-    loaded = [m for m in ("tiledsl.compiler", "networkx", "jinja2", "cuda.bindings.nvrtc") if m in sys.modules]
+    heavy = ("tiledsl.compiler", "networkx", "jinja2", "cuda.bindings.nvrtc", "tiledsl.ir.op",
+             "tiledsl.language.names", "tiledsl.ws.plan", "tiledsl.tuner", "tiledsl.manifest")
+    loaded = [m for m in heavy if m in sys.modules]
     print(scale.history[0].origin, *loaded)
 """)
 

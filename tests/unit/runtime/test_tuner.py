@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 import threading
 import time
 
@@ -17,6 +18,7 @@ from tiledsl import tuner as tuner_module
 from tiledsl.errors import LaunchError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TypeMismatch
+from tiledsl.progress import Progress
 from tiledsl.runtime import timing
 from tiledsl.runtime import tunings
 from tiledsl.tools.tensor_descriptor import TensorDescriptor
@@ -288,10 +290,10 @@ def test_stages_are_a_hint_for_kernels_on_pointers():
 
 
 def test_progress_shows_on_a_terminal_only(capsys, monkeypatch):
-    bar = tuner_module.Progress("k", "timing", 4, end=time.monotonic() + 100)
+    bar = Progress("k", "timing", 4, end=time.monotonic() + 100)
     bar.show(1)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(tuner_module.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     bar.show(1, 0.25)
     assert "k: timing [#####               ] 1/4, best 0.25 ms, " in capsys.readouterr().err
     bar.clear()

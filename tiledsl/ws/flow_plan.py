@@ -81,7 +81,7 @@ def plan_flow(
         schedules[f.loop.id] = best
         at = f.loop.loc.short if f.loop.loc else "loop"
         notes.append(f"schedule of the loop at {at}, {best.clocks:.0f} clocks an iteration:")
-        notes += [f"  {line}" for line in best.table().splitlines()]
+        notes += [f"  {line}" for line in best.table.splitlines()]
         notes += [f"  tried {line}" for line in lines]
     turns = _turns(flow, schedules, consumers, overrides)
     if isinstance(turns, str):

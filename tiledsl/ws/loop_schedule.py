@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 
 from tiledsl.ir.op import Effect
@@ -25,12 +26,10 @@ from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
 from tiledsl.ws.flow import FlowDot
 from tiledsl.ws.flow import FlowLoop
+from tiledsl.ws.schedule_table import table
 
 ELEMENT_CLOCKS = {"exp": 16.0, "exp2": 8.0, "log": 16.0, "tanh": 20.0, "erf": 30.0, "div": 12.0}
 """Issue clocks of one operation on the 128 elements of a warpgroup's register (4 sub-cores)."""
-
-
-UNITS = {"issue": "tensor core", "stage": "CUDA cores", "op": "CUDA cores"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Step:
     """One step of an iteration.
 
     kind: stage, issue, wait, op or release. late: it belongs to the iteration before. group: of a
-    release.
+    release. start: clocks from the start of the iteration.
     """
 
     kind: str
@@ -46,6 +45,7 @@ class Step:
     late: bool = False
     pending: int = 0
     group: int = -1
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LoopSchedule:
 
     distance: pipeline distance of each dot. steps: the steady state; first: an iteration's own part
     (distance 0) alone; last: the late part alone. clocks: of one iteration of one warpgroup.
-    registers: of the tiles that live at once, per thread.
+    registers: of the tiles that live at once, per thread. table: the steady state as text.
     """
 
     distance: tuple[int, ...]
@@ -63,27 +63,11 @@ class LoopSchedule:
     last: tuple[Step, ...]
     clocks: float
     registers: int
+    table: str = ""
 
     @property
     def is_rotated(self) -> bool:
         return any(self.distance)
-
-    def table(self) -> str:
-        """The steady state as text: step, unit, distance."""
-        rows: list[str] = []
-        for s in self.steps:
-            unit = UNITS.get(s.kind, "")
-            what = s.kind if s.op is None else f"{s.kind} {s.op.opcode} {_name(s.op)}"
-            if s.kind == "wait":
-                what = f"wait pending {s.pending}"
-            elif s.kind == "release":
-                what = f"release channel {s.group}"
-            rows.append(f"    {what:<40} {unit:<12} {'i-1' if s.late else 'i'}")
-        return "\n".join(rows)
-
-
-def _name(op: Op) -> str:
-    return op.results[0].name if op.results else ""
 
 
 def dot_clocks(dot: Dot) -> float:
@@ -113,7 +97,7 @@ def stage_clocks(dot: FlowDot) -> float:
     return sum(STAGE_CLOCKS + s.smem.bytes / 128 for s in dot.staged)
 
 
-class _Body:
+class Body:
     """The ops of a loop body with what depends on what."""
 
     def __init__(self, flow: FlowLoop, distance: tuple[int, ...]) -> None:
@@ -182,7 +166,7 @@ class _Body:
 
 
 def list_schedule(
-    flow: FlowLoop, body: _Body, ops: list[Op], *, rotated: bool, warpgroups: int
+    flow: FlowLoop, body: Body, ops: list[Op], *, rotated: bool, warpgroups: int
 ) -> tuple[tuple[Step, ...], float]:
     """Issue order of some ops of a body, and the clocks until the last has finished."""
     wanted = {o.id for o in ops}
@@ -205,7 +189,7 @@ def list_schedule(
     while left or flight:
         quiet = next((o for o in left if o.id in body.quiet and ready(o)), None)
         if quiet is not None and not flight:
-            steps.append(Step("op", quiet, quiet.id in body.late))
+            steps.append(Step("op", quiet, quiet.id in body.late, start=clock))
             clock += op_clocks(quiet, warpgroups)
             done.add(quiet.id)
             left.remove(quiet)
@@ -214,9 +198,9 @@ def list_schedule(
         issuable.sort(key=lambda o: (o.id in body.late, ops.index(o)))
         for dot in issuable:
             if body.dots[dot.id].staged:
-                steps.append(Step("stage", dot, dot.id in body.late))
+                steps.append(Step("stage", dot, dot.id in body.late, start=clock))
                 clock += stage_clocks(body.dots[dot.id])
-            steps.append(Step("issue", dot, dot.id in body.late))
+            steps.append(Step("issue", dot, dot.id in body.late, start=clock))
             # The other warpgroups use the tensor core too: a dot takes as long as all of theirs.
             tensor_free = max(clock, tensor_free) + dot_clocks(dot)
             finish[dot.id] = tensor_free
@@ -227,31 +211,33 @@ def list_schedule(
             (o for o in left if not isinstance(o, Dot) and o.id not in kept and ready(o)), None
         )
         if math is not None:
-            steps.append(Step("op", math, math.id in body.late))
+            steps.append(Step("op", math, math.id in body.late, start=clock))
             clock += op_clocks(math, warpgroups)
             done.add(math.id)
             left.remove(math)
-            steps += _released(readers, math, done, late=math.id in body.late)
+            steps += _released(readers, math, done, clock, late=math.id in body.late)
             continue
         if issuable:
             continue
         if not flight:
             raise AssertionError("a loop body with a cycle")
         oldest = flight.pop(0)
-        steps.append(Step("wait", oldest, oldest.id in body.late, len(flight)))
+        steps.append(Step("wait", oldest, oldest.id in body.late, len(flight), start=clock))
         clock = max(clock, finish[oldest.id])
         done.add(oldest.id)
-        steps += _released(readers, oldest, done, late=oldest.id in body.late)
+        steps += _released(readers, oldest, done, clock, late=oldest.id in body.late)
     return tuple(steps), clock
 
 
-def _released(readers: dict[int, set[int]], op: Op, done: set[int], *, late: bool) -> list[Step]:
+def _released(
+    readers: dict[int, set[int]], op: Op, done: set[int], clock: float, *, late: bool
+) -> list[Step]:
     """Releases of the channels that an op was the last one to read."""
     over = [g for g, ids in readers.items() if op.id in ids and ids <= done]
-    return [Step("release", None, late, 0, group) for group in over]
+    return [Step("release", None, late, 0, group, clock) for group in over]
 
 
-def _keep_registers(flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int, list[Op]]) -> None:
+def _keep_registers(flow: FlowLoop, body: Body, ops: list[Op], needs: dict[int, list[Op]]) -> None:
     """A register operand may be rewritten only after the dot that reads its old value has finished.
 
     Ref: ptxas C7513.
@@ -265,7 +251,7 @@ def _keep_registers(flow: FlowLoop, body: _Body, ops: list[Op], needs: dict[int,
     del ops
 
 
-def _readers(flow: FlowLoop, body: _Body, ops: list[Op]) -> dict[int, set[int]]:
+def _readers(flow: FlowLoop, body: Body, ops: list[Op]) -> dict[int, set[int]]:
     """Per channel, what reads its slot among some ops: dots, and reads for tile math."""
     out: dict[int, set[int]] = {}
     present = {o.id for o in ops}
@@ -281,7 +267,7 @@ def schedule_with(
     flow: FlowLoop, distance: tuple[int, ...], warpgroups: int
 ) -> LoopSchedule | None:
     """The schedule for one assignment of distances, or None when it is not legal."""
-    body = _Body(flow, distance)
+    body = Body(flow, distance)
     late = [o for o in body.ops if o.id in body.late]
     early = [o for o in body.ops if o.id not in body.late]
     if any(distance) and (not early or not late):
@@ -308,7 +294,7 @@ def schedule_with(
     )
 
 
-def live_registers(flow: FlowLoop, body: _Body, warpgroups: int) -> int:
+def live_registers(flow: FlowLoop, body: Body, warpgroups: int) -> int:
     """Registers of the tiles that live across the loop or at its fullest point, roughly."""
     per = 128 * warpgroups
 
@@ -349,7 +335,8 @@ def schedule_loop(flow: FlowLoop, warpgroups: int, limit: int) -> tuple[LoopSche
         if fits or not any(distance):
             found.append(made)
     best = min(found, key=lambda s: (s.clocks, sum(s.distance)))
-    return best, lines
+    shown = table(Body(flow, best.distance), best.steps, warpgroups)
+    return replace(best, table=shown), lines
 
 
 def region_ops(region: Region) -> list[Op]:

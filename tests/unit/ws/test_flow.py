@@ -80,3 +80,23 @@ def test_a_loop_without_trips_takes_its_own_branch(tmp_path: Path) -> None:
     rotated = [b for b in branches if any(isinstance(o, For) for o in b.then.walk())]
     assert rotated, "the peeled iterations stand under `if some`"
     assert not any(isinstance(o, For) for o in rotated[0].orelse.walk())
+
+
+def test_the_table_of_a_schedule(loop: FlowLoop) -> None:
+    head, *rows = [line.split() for line in chosen(loop).table.splitlines()]
+    assert head == ["op", "unit", "distance", "start", "registers"]
+    by_name = {" ".join(r[:-3]): r[-3:] for r in rows}
+    first, second = by_name["issue mma.dot tensor core"], by_name["issue mma.dot acc tensor core"]
+    assert (first[0], second[0]) == ("0", "1")
+    # Per thread: scores 64, the sum 32, weights of the iteration before 32, row statistics.
+    assert 128 <= int(second[2]) <= 136
+    starts = [int(r[-2]) for r in rows]
+    assert starts == sorted(starts)
+    assert int(by_name["wait pending 1"][1]) < int(by_name["wait pending 0"][1])
+
+
+def test_turns_that_a_schedule_of_fewer_registers_cannot_take_are_refused() -> None:
+    """When the first kernel is rejected, no other one has a dot that runs behind."""
+    with pytest.raises(ScheduleError, match="one iteration behind"):
+        for made in modules(attention_request(ping_pong=True)):
+            made.rejected = "registers spill"

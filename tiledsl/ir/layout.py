@@ -217,12 +217,13 @@ def blocked(
     vector: int = 1,
     order: Sequence[int] | None = None,
     warp_order: Sequence[int] | None = None,
+    most_lanes: int = 32,
 ) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
     order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the
     fastest dimension, then the next ones, then warps (in `warp_order`, by default the same order),
-    then registers; what does not fill a unit is replicated.
+    then registers; what does not fill a unit is replicated. most_lanes: of the fastest dimension.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))
@@ -243,6 +244,8 @@ def blocked(
             if left[d] <= 1 or room == 1:
                 continue
             take = min(left[d], room)
+            if unit is Unit.LANE and d == order[0]:
+                take = min(take, most_lanes)
             while room % take:
                 take += 1
             digits[d].append(Digit(take, unit, stride))

@@ -50,6 +50,8 @@ from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
 from tiledsl.ws.widening import widen_at_use
 
+WIDE_VECTOR, LINE_LANES = 4, 8
+"""Elements of a vector and lanes side by side that fill the sectors of memory."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas)
 """Ops that say which layout their tiles should have."""
 
@@ -197,22 +199,43 @@ def _default(
         share = -(-type_.num_elements // (32 * num_warps))
         while vector > 1 and (vector > share or type_.shape[order[0]] % vector):
             vector //= 2
-    warp_order = _warp_order(ops, group, order, type_.shape, num_warps)
-    return blocked(type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order)
+    combined = _combined(ops, group)
+    warp_order = _warp_order(combined, order, type_.shape, num_warps)
+    lanes = 32
+    if type_.rank > 1 and order[0] in combined and vector >= WIDE_VECTOR:
+        lanes = _lanes_of_row(type_.shape, order[0], num_warps)
+    return blocked(
+        type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes
+    )
 
 
-def _warp_order(
-    ops: list[Op], group: set[Value], order: list[int], shape: tuple[int, ...], num_warps: int
-) -> list[int]:
-    """Dimensions by which warps are laid out: those first that no reduction or scan runs along."""
-    combined = {
+def _lanes_of_row(shape: tuple[int, ...], row: int, num_warps: int) -> int:
+    """Lanes for a dimension that is combined: few, each with many elements, make few shuffles."""
+    share = prod(shape) // (32 * num_warps)
+    rows = prod(shape) // shape[row]
+    lanes = LINE_LANES
+    while lanes < 32 and (shape[row] > lanes * share or rows * lanes < 32 * num_warps):
+        lanes *= 2
+    return lanes
+
+
+def _combined(ops: list[Op], group: set[Value]) -> set[int]:
+    """Dimensions of a group that a reduction or a scan runs along."""
+    return {
         axis
         for op in ops
         if isinstance(op, Reduce | Scan) and op.inputs[0] in group
         for axis in (op.axes if isinstance(op, Reduce) else (op.axis,))
     }
+
+
+def _warp_order(
+    combined: set[int], order: list[int], shape: tuple[int, ...], num_warps: int
+) -> list[int]:
+    """Dimensions by which warps are laid out: those first that no reduction or scan runs along."""
     free = [d for d in order if d not in combined]
-    if prod(shape[d] for d in free) < num_warps:
+    places = prod(shape[d] for d in free)
+    if places < num_warps and num_warps % places:
         return order
     return [*free, *(d for d in order if d in combined)]
 

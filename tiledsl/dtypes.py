@@ -36,6 +36,15 @@ class DType:
         return max(1, self.bits // 8)
 
     @property
+    def primitive_bitwidth(self) -> int:
+        """Bits of one element, by Triton's name."""
+        return self.bits
+
+    def is_floating(self) -> bool:
+        """As `is_float`, by Triton's name."""
+        return self.kind == "float"
+
+    @property
     def is_float(self) -> bool:
         return self.kind == "float"
 

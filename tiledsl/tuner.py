@@ -192,7 +192,9 @@ class Autotuner(KernelInterface):
         """The candidate to take where nothing can be measured: the first that pruning leaves."""
         if not self.configs:
             return Config({})
-        return self.pruning.apply(self.configs, self.named(args, kwargs), kwargs)[0]
+        left = self.pruning.apply(self.configs, self.named(args, kwargs), kwargs)
+        self.best_config = left[0]
+        return self.best_config
 
     def _under_capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         known = next(reversed(self.cache.values()), None)

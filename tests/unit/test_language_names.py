@@ -94,3 +94,12 @@ def test_what_host_code_asks_of_the_driver() -> None:
     assert target.backend == "cuda"
     assert target.arch >= 90
     assert triton.constexpr_function(has) is has
+
+
+def test_constants_on_the_host() -> None:
+    three = tl.constexpr(3)
+    assert (three + 1, 10 - three, three * three, -three) == (4, 7, 9, -3)
+    assert (-7 // tl.constexpr(2), three % 2, three / 2, 2**three) == (-4, 1, 1.5, 8)
+    assert isinstance(three + 1, tl.constexpr)
+    assert [three < 4, three >= 4, three > 2] == [True, False, True]
+    assert (tl.float16.primitive_bitwidth, tl.int32.is_floating()) == (16, False)

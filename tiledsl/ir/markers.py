@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -50,7 +51,8 @@ class constexpr:  # noqa: N801
     """A compile-time constant.
 
     As an annotation of a parameter: the argument is part of the kernel's identity.
-    `tl.constexpr(v)` at module level makes a constant that kernels may capture.
+    `tl.constexpr(v)` at module level makes a constant that kernels may capture; Python's operators
+    on it give constants.
     """
 
     def __init__(self, value: object) -> None:
@@ -70,6 +72,47 @@ class constexpr:  # noqa: N801
 
     def __bool__(self) -> bool:
         return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __neg__(self) -> constexpr:
+        return constexpr(-self.value)
+
+
+def _arithmetic(name: str) -> None:
+    """Python's operator between constants, or a constant and a number: a constant."""
+    function: Any = getattr(operator, f"__{name}__")
+
+    def forward(self: constexpr, other: object) -> constexpr:
+        return constexpr(function(self.value, unwrap(other)))
+
+    def backward(self: constexpr, other: object) -> constexpr:
+        return constexpr(function(unwrap(other), self.value))
+
+    setattr(constexpr, f"__{name}__", forward)
+    setattr(constexpr, f"__r{name}__", backward)
+
+
+def _order(name: str) -> None:
+    function: Any = getattr(operator, name)
+
+    def compare(self: constexpr, other: object) -> bool:
+        return bool(function(self.value, unwrap(other)))
+
+    setattr(constexpr, f"__{name}__", compare)
+
+
+for _name in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or",
+    "xor",
+):  # fmt: skip
+    _arithmetic(_name)
+for _name in ("lt", "le", "gt", "ge"):
+    _order(_name)
 
 
 def unwrap(value: Any) -> Any:

@@ -224,7 +224,7 @@ def modules(request: Request) -> Iterator[Kernel]:
         yield made
         if made.rejected:
             failures.append(made.rejected)
-            limit = choice.registers * 9 // 10
+            limit = choice.registers * 15 // 16
         start = time.perf_counter()
     if not specialised:
         try:

@@ -123,3 +123,22 @@ def test_epilogues(name: str) -> None:
     # One value of fp8 next to a half-way point may be rounded the other way.
     tolerance = 2.0**-3 if name == "quantised" else TOLERANCE
     same_as_interpreter(kernel, args, outputs, grid_of(M, N), tolerance=tolerance)
+
+
+CHUNKED = {
+    "ping-pong": {"BM": 128, "BN": 176, "ping_pong": True, "cluster": 1},
+    "cooperative": {"BM": 128, "BN": 192, "ping_pong": False, "num_consumers": 2, "cluster": 1},
+}
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_epilogues_in_chunks(name: str) -> None:
+    """Blocks that the epilogue reads come with the chunk that needs them; chunks overlap at the end."""
+    M, N, K = 136, 360, 72
+    args = {
+        "x": normal(M, K, dtype=BF16), "w": normal(N, K, dtype=BF16).T,
+        "old": normal(M, N, dtype=BF16), "out": nothing(M, N),
+    }  # fmt: skip
+    same_as_interpreter(
+        residual, args, ("out",), grid_of(M, N), tolerance=TOLERANCE, **CHUNKED[name]
+    )

@@ -19,7 +19,6 @@ from tiledsl.errors import InternalError
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -34,12 +33,12 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
 from tiledsl.ir.ops.role import WarpgroupIndex
-from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ArefType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -99,12 +98,15 @@ class Lowering:
         self.operands: dict[int, Value] = {}
         self.maps: list[Value] = []
         self.store_maps: dict[Value, Value] = {}
+        self.written: set[Value] = set()
         self.part_maps: dict[Value, tuple[Value, ...]] = {}
 
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
         graph, plan = self.graph, self.plan
         self.shrink_rings()
+        self.written |= {s.tensor for s in graph.find(tma.StoreTile)}
+        self.written |= {s.tensor for s in graph.find(Store)}
         creates = graph.find(aref.Create)
         puts: dict[Value, aref.Put] = {p.aref: p for p in graph.find(aref.Put)}
         for op in creates:
@@ -514,9 +516,11 @@ class Lowering:
         assert isinstance(type_, TileType)
         if type_.layout is not None and not lies_as_planned(type_.layout, g):
             raise ScheduleError("warpgroups do not hold the stored tile in parts to stage", op.loc)
+        own = plan.warpgroups_per_tile > 1
+        made = ChunkedValue(self.graph, op, g, self.written, own=own)
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
             start = g.start(chunk)
-            value = self.chunk_value(b, op, start)
+            value = made.value(b, chunk)
             b.add(tma.StoreWait(plan.store_buffers - 1))
             b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
             slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
@@ -539,10 +543,8 @@ class Lowering:
             b.add(tma.Store(target, slot, tuple(coords), op.guard, rows, *parts))
             if cursor is not None:
                 b.add(barrier.CursorNext(cursor))
-        made = op.value.defining_op
         self.graph.erase(op)
-        if isinstance(made, Map) and not self.graph.has_uses(made.results[0]):
-            self.graph.erase(made)
+        made.finish()
 
     def lines_left(
         self, b: Builder, op: tma.StoreTile, at: Value | None
@@ -552,23 +554,6 @@ class Lowering:
             return None, ()
         assert at is not None
         return b.value(Sub(self.i32(b, op.end), at), "lines"), self.part_maps[op.tensor]
-
-    def chunk_value(self, b: Builder, op: tma.StoreTile, start: tuple[int, int]) -> Value:
-        """The stored tile, or the loop that makes it for one chunk alone.
-
-        Made chunk by chunk, the results of an epilogue do not live beside all accumulators.
-        """
-        made = op.value.defining_op
-        if op.chunk >= 0 or not isinstance(made, Map) or made.parent is not op.parent:
-            return op.value
-        if len(made.results) != 1 or len(self.graph.users(op.value)) != 1:
-            return op.value
-        g = self.geometry
-        assert g is not None
-        own = self.plan.warpgroups_per_tile > 1
-        part = clone_op(made, {}, part=(start, g.chunk_shape), part_of_warpgroup=own)
-        b.add(part)
-        return part.results[0]
 
 
 def lower_aref(

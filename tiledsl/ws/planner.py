@@ -25,6 +25,7 @@ from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import estimate
+from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
@@ -74,6 +75,17 @@ class KernelShape:
             elements = prod(wide)
             total += elements // 8 if len(wide) < 2 else elements // (128 * groups)
         return total
+
+    def chunk_regs(self, plan: Plan, tile: tuple[int, int, int], *, staged: bool) -> int:
+        """As `epilogue_regs`, of what is loaded with one staged chunk where chunks are made alone.
+
+        Most of it has 16 bits.
+        """
+        total = self.epilogue_regs(plan, tile)
+        width = 128 * 8 // self.out_bits
+        if not staged or plan.deferred or width >= tile[1]:
+            return total
+        return -(-total * width // tile[1]) // (2 * LOADS_OF_CHUNK)
 
     def extent(self, n: int, tile: tuple[int, int, int]) -> int:
         """An extent of the probed kernel in a kernel of another tile."""
@@ -253,8 +265,7 @@ class Planner:
         """Legal plans of a tile with their cost."""
         for base in structures(tile, self.shape, self.overrides.swap_operands):
             for plan in self.variants(base, tile, problem):
-                done = self.complete(plan, tile, problem)
-                if done is not None and self.allowed(done):
+                for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
                     yield cost, replace(done, prefetch=self.prefetch(done, tile, cost))
 
@@ -370,7 +381,8 @@ class Planner:
         regs = accumulator_regs(plan, tile, s.tiles_alive(tile))
         stored = regs if s.partial is None else accumulator_regs(plan, tile, 1)
         extra = s.epilogue_regs(plan, tile)
-        if regs + extra > (200 if p.staged else 128) and (extra or not p.staged):
+        alone = s.chunk_regs(plan, tile, staged=p.staged)
+        if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
             return None
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
@@ -503,7 +515,7 @@ class Planner:
         regs = accumulator_regs(plan, tile, self.shape.tiles_alive(tile))
         stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
-        return regs + held + self.shape.epilogue_regs(plan, tile)
+        return regs + held + self.shape.chunk_regs(plan, tile, staged=True)
 
     def no_stream(self) -> ScheduleError:
         """Why nothing can be fetched ahead although all other options are legal."""

@@ -17,6 +17,7 @@ from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import registers_inside
 from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
@@ -47,6 +48,7 @@ class AccessContext:
     vectors_ok: str = ""
     pins: str = ""
     variant: str = ""
+    skip: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,12 @@ def load(op: ops.Load, e: Emission) -> AccessContext:
     dtype = block.type_.dtype
     other = _other(op.other, dtype, e)
     pins = f"keep({name});" if e.is_accumulator(op.result) else ""
-    return _access(block, e, name, other=other, pins=pins, is_store=False)
+    made = _access(block, e, name, other=other, pins=pins, is_store=False)
+    if not op.part:
+        return made
+    own = op.part_of_warpgroup
+    kept, _ = registers_inside(block.layout, op.part[0], op.part[1], own=own)
+    return made if kept == "true" else replace(made, skip=f"  if (!({kept})) continue;\n")
 
 
 @emits("memory.store")

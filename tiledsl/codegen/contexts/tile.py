@@ -13,8 +13,10 @@ from tiledsl.codegen.indexing import index_map
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.indexing import registers_inside
 from tiledsl.codegen.indexing import thread_part
+from tiledsl.codegen.registry import Tie
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import overwrites
 from tiledsl.codegen.registry import reads_at_its_own_place
 from tiledsl.codegen.registry import yields_to
 from tiledsl.errors import CodegenError
@@ -186,6 +188,8 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if not any(e.users(r) for r in op.results):
         return None
     count = map_layout(op).num_regs
+    for tie in map_ties(op):
+        e.in_place(tie)
     pins = "\n".join(f"keep({e.name(r)});" for r in op.results if e.is_accumulator(r))
     if not _is_whole_packed(op):
         packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
@@ -211,6 +215,12 @@ def _kept(op: ops.Map, index: str) -> str:
     start, shape = op.part
     own = op.part_of_warpgroup
     return registers_inside(map_layout(op), start, shape, own=own, index=index)[0]
+
+
+@overwrites("tile.map")
+def map_ties(op: ops.Map) -> tuple[Tie, ...]:
+    """A loop in place of an input."""
+    return ((op.results[0], op.inputs[op.in_place]),) if op.in_place >= 0 else ()
 
 
 @reads_at_its_own_place("tile.map")

@@ -85,7 +85,8 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
 
     offsets: one integer scalar per dimension, elements; may be negative or beyond the end.
     block_shape: one extent per dimension. squeeze: dimensions of block extent 1 that the result
-    leaves out.
+    leaves out. part, part_of_warpgroup: (first coordinate, extents) of the result that is read, as
+    in tile.map; all of it when empty.
     """
 
     tensor: Value = operand()
@@ -93,6 +94,8 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
     other: Value | None = operand(default=None)
     block_shape: tuple[int, ...] = attribute(kw_only=True)
     squeeze: tuple[int, ...] = attribute(default=())
+    part: tuple[tuple[int, ...], ...] = attribute(default=())
+    part_of_warpgroup: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = tensor_type(self.tensor, "load")

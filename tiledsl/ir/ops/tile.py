@@ -220,6 +220,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     scalar ops only, yields one scalar per result.
     part: (first coordinate, extents) of the box that is computed, everything when empty; the other
     registers of the results hold nothing. part_of_warpgroup: coordinates of a warpgroup's part.
+    in_place: an input whose place the result takes, -1 for none; where nothing is computed the
+    result is that input.
     shape, layout: the iteration space; all results have it.
     """
 
@@ -232,6 +234,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     body: Region = region(factory=Region)
     part: tuple[tuple[int, ...], ...] = attribute(default=())
     part_of_warpgroup: bool = attribute(default=False)
+    in_place: int = attribute(default=-1)
 
     def infer_types(self) -> tuple[Type, ...]:
         return tuple(TileType(self.shape, d, self.layout) for d in self.out_dtypes)
@@ -244,7 +247,20 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         args = lane_arguments(self.shape, self.follows, arrays)
         results = yield from machine.run_region(self.body, args)
-        return tuple(np.broadcast_to(r, self.shape) for r in results)
+        made = tuple(np.broadcast_to(r, self.shape) for r in results)
+        if self.in_place < 0 or not self.part or self.layout is None:
+            return made
+        return (np.where(self.computed(self.layout), made[0], arrays[self.in_place]),)
+
+    def computed(self, layout: Layout) -> Any:
+        """Which elements a loop over a part computes: those of the registers that it touches."""
+        coords = layout.coords()
+        seen = coords[:4] if self.part_of_warpgroup else coords
+        low, high = np.asarray(self.part[0]), np.asarray(self.part[0]) + np.asarray(self.part[1])
+        inside = (seen.max(axis=(0, 1)) >= low) & (seen.min(axis=(0, 1)) < high)
+        mask = np.zeros(layout.padded_shape, dtype=bool)
+        mask[tuple(np.moveaxis(coords[:, :, inside.all(axis=1)], -1, 0))] = True
+        return mask[tuple(slice(n) for n in self.shape)]
 
 
 class ConvertLayout(

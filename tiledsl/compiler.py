@@ -295,7 +295,9 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
             graph, flow, request.overrides, request.launch, request.target,
             registers=made.registers - 1,
         )  # fmt: skip
-        assert not isinstance(made, str)
+        if isinstance(made, str):  # an option that only the schedule with more registers could take
+            declined[:] = [Declined("warp_specialize", made, flow.loops[0].loop.loc)]
+            return
         yield specialize_flow(request, graph, flow, made)
 
 

@@ -45,6 +45,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
+from tiledsl.ws.epilogue_chunks import ChunkedValue
 from tiledsl.ws.load_boxes import box_coords
 from tiledsl.ws.partition import narrowed
 from tiledsl.ws.plan import Plan

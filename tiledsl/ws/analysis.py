@@ -221,9 +221,10 @@ def analyze(graph: TileGraph) -> Analysis:
             return out
         loops.setdefault(around[0].id, []).append(dot)
         order[around[0].id] = around[0]
-    if any(isinstance(op, While) for op in graph.walk()):
-        out.decline("warp_specialize", "the kernel has a while loop")
-        return out
+    for op in graph.walk():
+        if isinstance(op, While):
+            out.decline("warp_specialize", "the kernel has a while loop", op.loc)
+            return out
     for key, members in loops.items():
         found = _dot_loop(graph, order[key], members, written, out)
         if found is None:
@@ -236,11 +237,16 @@ def analyze(graph: TileGraph) -> Analysis:
     fed = {o.op.id for f in out.loops for o in f.loads}
     out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
     return out
+    drawn = drawn_operand(graph, [o.op for f in out.loops for o in f.loads])
+    if drawn is not None:
+        out.decline("warp_specialize", DRAWN, drawn.loc)
+        return out
 
 
 HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
 
 
+DRAWN = "what is loaded depends on an atomic operation, which happens in one role only"
 NEVER = 1 << 20
 """No K is as large."""
 PROMOTION = (
@@ -273,6 +279,24 @@ def is_sum(loop: For, index: int, dots: tuple[Dot, ...]) -> bool:
 def memory_hazard(graph: TileGraph) -> Load | None:
     """A load that is not simply followed by a store of the same block of its tensor."""
     stores: dict[Value, list[Store]] = {}
+def drawn_operand(graph: TileGraph, loads: Iterable[Load]) -> Op | None:
+    """A load, or the control flow around one, that depends on the result of a side effect.
+
+    The load role cannot know it: the effect happens in the consumers.
+    """
+    effects = [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
+    if not effects:
+        return None
+    known = tainted_values(graph, effects)
+    for load in loads:
+        around = [o for o in graph.enclosing(load) if isinstance(o, For | If)]
+        for op in (load, *around):
+            reads = (op.lower, op.upper, op.step) if isinstance(op, For) else op.operands
+            if any(v in known for v in reads):
+                return op
+    return None
+
+
     position = {op.id: i for i, op in enumerate(graph.walk())}
     for store in graph.find(Store):
         stores.setdefault(store.tensor, []).append(store)

@@ -25,6 +25,7 @@ from tiledsl.ws.check_points import steady_lines
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_program import never_runs
 from tiledsl.ws.check_run import RULES
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
@@ -158,10 +159,17 @@ def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certifi
         if reached >= code.code.keys():
             return
         reached |= _run_all(code, [point], cluster_size, made)
-    points = [*reversed(launch_points(code, cluster_size, 1).many), *more_points(code, cluster_size)]
+    points = [
+        *reversed(launch_points(code, cluster_size, 1).many),
+        *more_points(code, cluster_size),
+    ]
+    dead: set[Region] = set()
     for region in [r for r in code.code if r not in reached]:
         branch = region.parent
         if region in reached:
+            continue
+        if branch is not None and (branch.parent in dead or never_runs(region, reached)):
+            dead.add(region)
             continue
         if not isinstance(branch, If):
             raise Fault("liveness", "no launch was found that reaches this loop", branch)

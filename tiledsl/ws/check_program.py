@@ -29,6 +29,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
@@ -267,6 +268,43 @@ def _while_sources(loop: While, v: Value) -> list[Value]:
     if v in loop.body.args:
         return [ends[0].values[v.index + 1]]
     return [loop.init[v.index], ends[1].values[v.index]]
+
+
+def never_runs(region: Region, reached: set[Region]) -> bool:  # noqa: C901 - a line per case
+    """Whether a part of the program that was not reached cannot be, in any launch.
+
+    What is around it, loops and no branches, was run, and whether it is entered follows from
+    constants alone: those of the condition, and the bounds of the loops that the condition counts.
+    """
+    op = region.parent
+    if op is None or op.parent not in reached:
+        return False
+    around = op.parent
+    while around is not None and around.parent is not None:
+        if isinstance(around.parent, If):
+            return False
+        around = around.parent.parent
+    match op:
+        case If():
+            work: list[Value] = [op.condition]
+        case For():
+            work = [op.lower, op.upper, op.step]
+        case _:
+            return False
+    seen: set[Value] = set()
+    while work:
+        found = needed_scalars(work) - seen
+        seen |= found
+        work = []
+        for v in found:
+            owner = v.owner
+            if isinstance(owner, Region):
+                if not isinstance(owner.parent, For):
+                    return False
+                work.append(owner.parent.upper)
+            elif not owner.operands and not isinstance(owner, Constant):
+                return False
+    return True
 
 
 def cut_down(

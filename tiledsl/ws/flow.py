@@ -26,11 +26,13 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import DRAWN
 from tiledsl.ws.analysis import HAZARD
 from tiledsl.ws.analysis import PROMOTION
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
+from tiledsl.ws.analysis import drawn_operand
 from tiledsl.ws.analysis import is_zero_tile
 from tiledsl.ws.analysis import memory_hazard
 from tiledsl.ws.analysis import needs_promotion
@@ -119,12 +121,13 @@ class Flow:
         return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze) for o in group)
 
 
-def analyze_flow(graph: TileGraph) -> Flow:
+def analyze_flow(graph: TileGraph) -> Flow:  # noqa: C901 - a line per reason
     """Finds the flow loops, or says why there are none."""
     out = Flow(stores=graph.find(Store))
-    if any(isinstance(op, While) for op in graph.walk()):
-        out.decline("the kernel has a while loop", None)
-        return out
+    for op in graph.walk():
+        if isinstance(op, While):
+            out.decline("the kernel has a while loop", op)
+            return out
     loops: dict[int, For] = {}
     for dot in graph.find(Dot):
         around = graph.enclosing(dot)
@@ -143,6 +146,10 @@ def analyze_flow(graph: TileGraph) -> Flow:
     hazard = memory_hazard(graph)
     if hazard is not None:
         out.decline(HAZARD, hazard)
+    operands = [o.op for f in out.loops for d in f.dots for o in d.loads]
+    drawn = drawn_operand(graph, [*operands, *(o.op for o in out.outer)])
+    if drawn is not None:
+        out.decline(DRAWN, drawn)
     for dot in graph.find(Dot):
         if needs_promotion(dot):
             out.decline(PROMOTION, dot)
@@ -224,7 +231,9 @@ def _flow_dot(
             return None
         (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
         loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])
-    return FlowDot(dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged), tuple(bounds))
+    return FlowDot(
+        dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged), tuple(bounds)
+    )
 
 
 def can_clear(graph: TileGraph, bound: Bound) -> bool:
@@ -237,7 +246,9 @@ def can_clear(graph: TileGraph, bound: Bound) -> bool:
         users = [
             v
             for u in users
-            for v in ([w.op for w in graph.users(u.results[0])] if isinstance(u, Transpose) else [u])
+            for v in (
+                [w.op for w in graph.users(u.results[0])] if isinstance(u, Transpose) else [u]
+            )
         ]
     return users == [bound.select] and not _math_readers(graph, bound.select)
 

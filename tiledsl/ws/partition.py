@@ -472,6 +472,7 @@ def build_producer(
     )
     builder.add(role)
     sources = [o.op.result for c in channels.values() for o in c.loads]
+    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)

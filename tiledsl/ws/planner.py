@@ -432,8 +432,8 @@ class Planner:
         return tuple(sorted(unit)) if any(once) and not all(once) else ()
 
     def slot_bytes(self, tile: tuple[int, int, int]) -> int:
-        """Bytes of one ring slot, padding to 128-byte boxes included."""
-        return sum(self.side_bytes(tile))
+        """Bytes of one slot of the rings of all loops, padding to 128-byte boxes included."""
+        return sum(self.side_bytes(tile)) * self.shape.num_loops
 
     def side_bytes(self, tile: tuple[int, int, int]) -> tuple[int, int]:
         """Bytes of a slot by operand."""

@@ -7,9 +7,6 @@ What the late part reads of its own iteration is carried from one body to the ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import field
-
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
@@ -19,8 +16,6 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
-from tiledsl.ir.ops.barrier import AsyncFence
-from tiledsl.ir.ops.barrier import NamedSync
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
@@ -33,26 +28,20 @@ from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Sub
-from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.program import OwnRow
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
-from tiledsl.ir.ops.smem import Clear
-from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
-from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import operand_load
-from tiledsl.ws.bounded import Bound
-from tiledsl.ws.consumer import STORE_BARRIER
-from tiledsl.ws.consumer import ConsumerBuilder
-from tiledsl.ws.consumer import operand_barrier
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import FlowLoop
+from tiledsl.ws.flow_operands import FlowOperands
+from tiledsl.ws.flow_operands import Iteration
 from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import Step
 from tiledsl.ws.partition import Channel
@@ -60,23 +49,8 @@ from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
 
-Env = dict[Value, Value]
 
-
-@dataclass
-class _Iteration:
-    """One iteration in flight: its values, and the slots that it borrowed.
-
-    slots: by loaded tile; got: their channels. staged: computed operands in shared memory, by key.
-    """
-
-    values: Env
-    got: set[int] = field(default_factory=set[int])
-    slots: Env = field(default_factory=dict[Value, Value])
-    staged: dict[int, Value] = field(default_factory=dict[int, Value])
-
-
-class FlowConsumerBuilder(ConsumerBuilder):
+class FlowConsumerBuilder(FlowOperands):
     """Clones the program; flow loops follow their schedules.
 
     arefs: per loop id, the aref of each of its load groups. outer: per load id, the aref of a load
@@ -95,17 +69,13 @@ class FlowConsumerBuilder(ConsumerBuilder):
         stores: dict[int, StoreGeometry],
         tiles: Value | None = None,
     ) -> None:
-        super().__init__(builder, plan, {}, mapping, stores)
+        super().__init__(builder, plan, flow, arefs, mapping, stores)
         self.tiles = tiles
-        self.flow = flow
         self.schedules = schedules
-        self.arefs = arefs
         self.outer = outer
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
         self.math = frozenset(i for f in flow.loops for i in f.math)
-        self.covered = {b.select for f in flow.loops for d in f.dots for b in d.bounds}
-        self.part: _Iteration | None = None
 
     # ------------------------------------------------------------------ program level
     def build_flow(self, graph: TileGraph) -> None:
@@ -128,7 +98,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             return
         if isinstance(op, Transpose) and op.id not in self.math and self._is_operand(op.result):
             return
-        if isinstance(op, Select) and op in self.covered:
+        if op.id in self.covered:
             return
         if isinstance(op, Select) and op.masks and not self.masked:
             self.map[op.result] = self.get(op.a)
@@ -206,7 +176,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         new.loc = loop.loc
         b.add(new)
         with b.at(body), b.located(loop.loc):
-            now = _Iteration(dict(self.map))
+            now = Iteration(dict(self.map))
             now.values[loop.iv] = iv
             now.values.update(zip(loop.carried, carried, strict=True))
             self.run(flow, schedule.steps, now, None)
@@ -228,7 +198,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
             start = self.first(flow, schedule, lower, init, early, state)
             after = self.steady(flow, schedule, lower, upper, start, early, state)
             self.release_outer(loop, late=self.late_of(loop))
-            last = _Iteration(dict(self.map))
+            last = Iteration(dict(self.map))
             end = self.aligned(loop, lower, upper)
             last.values[loop.iv] = b.value(Sub(end, self.like(end, constant_step(loop))))
             last.values.update(zip(state, after[len(early) :], strict=True))
@@ -252,7 +222,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         b, loop = self.b, flow.loop
 
         def part(masked: bool) -> list[Value]:
-            own = _Iteration(dict(self.map))
+            own = Iteration(dict(self.map))
             own.values[loop.iv] = lower
             own.values.update(zip(loop.carried, init, strict=True))
             self.masked = masked
@@ -342,8 +312,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         new.loc = loop.loc
         b.add(new)
         with b.at(body):
-            now = _Iteration(dict(self.map))
-            before = _Iteration(dict(self.map))
+            now = Iteration(dict(self.map))
+            before = Iteration(dict(self.map))
             now.values[loop.iv] = iv
             for j, arg in zip(early, args[: len(early)], strict=True):
                 now.values[loop.carried[j]] = arg
@@ -387,7 +357,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
         return early, state
 
     def state_of(
-        self, flow: FlowLoop, now: _Iteration, early: list[int], state: list[Value]
+        self, flow: FlowLoop, now: Iteration, early: list[int], state: list[Value]
     ) -> list[Value]:
         return [now.values.get(flow.yields[j], flow.yields[j]) for j in early] + [
             now.values[v] for v in state
@@ -403,8 +373,8 @@ class FlowConsumerBuilder(ConsumerBuilder):
         self,
         flow: FlowLoop,
         steps: tuple[Step, ...],
-        now: _Iteration | None,
-        before: _Iteration | None,
+        now: Iteration | None,
+        before: Iteration | None,
     ) -> None:
         """Emits steps; late ones work on the values of the iteration before.
 
@@ -438,7 +408,7 @@ class FlowConsumerBuilder(ConsumerBuilder):
                         now.values[c] = part.values[y]
         self.map, self.part = saved, None
 
-    def step(self, flow: FlowLoop, step: Step, part: _Iteration) -> None:
+    def step(self, flow: FlowLoop, step: Step, part: Iteration) -> None:
         if step.kind == "issue":
             assert isinstance(step.op, mma.Dot)
             self.issue_dot(flow, step.op, part)
@@ -461,12 +431,11 @@ class FlowConsumerBuilder(ConsumerBuilder):
             assert step.op is not None
             self.clone(step.op)
 
-    def issue_dot(self, flow: FlowLoop, dot: mma.Dot, part: _Iteration) -> None:
+    def issue_dot(self, flow: FlowLoop, dot: mma.Dot, part: Iteration) -> None:
         """Gets the slots that the dot reads first, then starts it."""
         found = next(d for d in flow.dots if d.dot is dot)
         self.get_slots(flow, {o.op.id for o in found.loads}, part)
-        selects = {b.select for b in found.bounds}
-        sides = [self.smem_operand(v, selects) for v in (dot.a, dot.b)]
+        sides = [self.smem_operand(v) for v in (dot.a, dot.b)]
         for bound in found.bounds:
             if (self.masked or not bound.select.masks) and not (bound.only_last and self.follows):
                 self.clear(bound, part)
@@ -490,64 +459,6 @@ class FlowConsumerBuilder(ConsumerBuilder):
         issue.result.name = dot.result.name
         self.b.add(mma.Commit())
         self.map[dot.result] = issue.result
-
-    def get_slots(self, flow: FlowLoop, loads: set[int], part: _Iteration) -> None:
-        """Waits for the channels of some loads, unless the iteration has their slots already."""
-        for index, group in enumerate(flow.groups):
-            if index not in part.got and any(o.op.id in loads for o in group):
-                get = aref.Get(self.arefs[flow.loop.id][index])
-                self.b.add(get)
-                for item, r in zip(group, get.results, strict=True):
-                    r.name = item.name
-                    part.slots[item.op.result] = r
-                part.got.add(index)
-
-    def read_slot(self, flow: FlowLoop, load: Op, part: _Iteration) -> None:
-        """A loaded tile in registers, for tile math."""
-        self.get_slots(flow, {load.id}, part)
-        value = load.results[0]
-        self.map[value] = self.b.value(Read(part.slots[value]), value.name)
-
-    def smem_operand(self, v: Value, selects: set[Select]) -> Value | None:
-        """A loaded operand in shared memory, through transposes and cleared rows; else None."""
-        op = v.defining_op
-        if isinstance(op, Transpose):
-            source = self.smem_operand(op.a, selects)
-            return None if source is None else self.b.value(View(source, op.order))
-        if isinstance(op, Select) and op in selects:
-            return self.smem_operand(op.a, selects)
-        if not isinstance(op, Load):
-            return None
-        assert self.part is not None
-        return self.part.slots[v] if v in self.part.slots else self.get(v)
-
-    def clear(self, bound: Bound, part: _Iteration) -> None:
-        """Zeros behind the bound in a slot, before anyone multiplies it; most tiles have none."""
-        b, slot = self.b, part.slots[bound.load.result]
-        limit = self.const(0)
-        for p in bound.limit.products:
-            term = self.const(p.number)
-            for v in p.scalars:
-                term = b.value(Mul(term, self.as_i32(self.get(v))))
-            limit = b.value(Add(limit, term))
-        assert isinstance(slot.type, SmemType)
-        branch = If(b.value(Compare("lt", limit, self.const(slot.type.shape[bound.dim]))))
-        b.add(branch)
-        with b.at(branch.then):
-            first = b.value(Max(limit, self.const(0)), "first")
-            b.add(Clear(slot, first, bound.dim))
-            b.add(AsyncFence())
-            if not bound.only_last:
-                # Nobody waits for others, who may have to wait for this one elsewhere. Each clears
-                # for itself: what the others write over it is the same.
-                b.add(NamedSync(b.value(WarpgroupIndex()), base=STORE_BARRIER, num_threads=128))
-            else:
-                # A barrier whose id is in a register costs ptxas registers.
-                threads = 128 * self.plan.num_consumers
-                b.add(NamedSync(base=operand_barrier(self.plan), num_threads=threads))
-            b.add(Yield(()))
-        with b.at(branch.orelse):
-            b.add(Yield(()))
 
 
 def _row_statistic(v: Value) -> Value | None:

@@ -87,10 +87,13 @@ class DotLoop:
 
     @property
     def can_split(self) -> bool:
-        """Whether the sums of two halves of the loop add up to the sum of the whole."""
-        if not self.partial:
-            return all(self.zero_init)
-        starts = all(is_zero_tile(v) for v in self.loop.init)
+        """Whether the sums of two halves of the loop add up to the sum of the whole.
+
+        Anything else that the loop carries would have to start from the middle in the second half.
+        """
+        starts = (
+            all(is_zero_tile(v) for v in self.loop.init) if self.partial else all(self.zero_init)
+        )
         return starts and len(self.sums) == len(self.loop.carried)
 
 

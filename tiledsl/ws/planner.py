@@ -324,7 +324,7 @@ class Planner:
             plan = replace(base, persistent=persistent)
             yield plan
             if persistent and s.top_level:
-                yield from self.clustered(plan, tile)
+                yield from self.clustered(plan, tile, p)
         if base.ping_pong or not s.zero_init or s.num_loops > 1 or not s.top_level:
             return
         if s.num_dots > 1 or (s.partial is not None and s.partial.carried > 1):
@@ -336,13 +336,19 @@ class Planner:
                     base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1
                 )
 
-    def clustered(self, plan: Plan, tile: tuple[int, int, int]) -> Iterator[Plan]:
-        """Clusters along a grid axis that leaves one operand unchanged."""
+    def clustered(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
+        """Clusters along a grid axis that leaves one operand unchanged.
+
+        Along an axis of one program the other CTAs would compute nothing: only when asked for.
+        """
         used = self.shape.operand_axes[0] | self.shape.operand_axes[1]
+        asked = self.overrides.cluster
         for axis in (0, 1):
             if axis in self.shape.bound_axes or axis not in used:
                 continue
-            for size in (2, 4) if self.overrides.cluster == 4 else (2,):
+            for size in (2, 4) if asked == 4 else (2,):
+                if p.grid[axis] == 1 and asked != size:
+                    continue
                 made = replace(plan, cluster_axis=axis, cluster_size=size)
                 shared = self.multicast(made)
                 rows = [n for n, m in zip(tile[:2], shared, strict=True) if m]
@@ -548,6 +554,8 @@ class Planner:
             why = f"cluster must be 1, 2 or 4, got {o.cluster}"
         elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
             why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
+        elif (o.split_k or 1) > 1 and not shape.zero_init:
+            why = "split_k needs a loop that carries nothing but sums which start from zero"
         elif o.num_stages is not None:
             room = self.target.smem_bytes
             why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {room} bytes"

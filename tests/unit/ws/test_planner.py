@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tests.unit.ws.kernels import FP32
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
@@ -151,3 +154,40 @@ def test_a_budget_that_does_not_fit_prints_its_table() -> None:
         ["total", "250704"],
     ]
     assert caught.value.hint == "use fewer stages"
+
+
+# ---------------------------------------------------------------------- what a loop carries
+def carried(BM: int = 16) -> tuple[object, ...]:
+    a, b, c = (
+        torch.empty(shape, device="meta", dtype=torch.bfloat16)
+        for shape in ((BM, 4096), (4096, 4096), (BM, 4096))
+    )
+    return a, b.t(), c
+
+
+@tiledsl.jit
+def carries_its_place(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr = 16):
+    n = tl.program_id(0) * 64
+    acc = tl.zeros((BM, 64), tl.float32)
+    at = 0
+    for _ in range(0, tl.cdiv(a.shape[1], 64)):
+        acc = tl.dot(a.load((0, at), (BM, 64)), b.load((at, n), (64, 64)), acc)
+        at += 64
+    c.store((0, n), acc)
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_a_loop_that_carries_its_place_is_not_split(rows: int) -> None:
+    kernel = carries_its_place.compile(*carried(rows), BM=rows, grid=(64,))
+    assert kernel.plan.split_k == 1
+    with pytest.raises(ScheduleError, match="split_k needs a loop that carries nothing but sums"):
+        carries_its_place.compile(*carried(rows), BM=rows, grid=(64,), split_k=2)
+
+
+def test_clusters_do_not_lie_along_an_axis_of_one_program() -> None:
+    for rows, columns in ((16, 1024), (16, 4096), (128, 4096)):
+        constants, plan = plan_for(rows, columns, 4096)
+        if plan.cluster_size > 1 and plan.split_k == 1:
+            extents = -(-rows // constants["BM"]), -(-columns // constants["BN"])
+            assert extents[plan.cluster_axis] > 1
+    assert plan_for(16, 4096, 4096, cluster=2)[1].cluster_size == 2

@@ -1,4 +1,4 @@
-"""Operands of the dots of flow loops: slots of rings, tiles read from them, rows cleared in them."""
+"""Operands of the dots of flow loops: slots of rings, tiles read from them, rows cleared there."""
 
 from __future__ import annotations
 

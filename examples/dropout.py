@@ -21,11 +21,12 @@ def seeded_dropout(x_ptr, output_ptr, n_elements, p, seed, BLOCK_SIZE: tl.conste
     tl.store(output_ptr + offsets, output, mask=mask)
 
 
-def drop(x: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """One launch over all elements."""
+def drop(x: torch.Tensor, p: float, seed: int, **options: int) -> torch.Tensor:
+    """One launch over all elements. options: of the launch."""
     output = torch.empty_like(x)
     n = x.numel()
-    seeded_dropout[(triton.cdiv(n, 1024),)](x, output, n, p, seed, BLOCK_SIZE=1024)
+    grid = (triton.cdiv(n, 1024),)
+    seeded_dropout[grid](x, output, n, p, seed, BLOCK_SIZE=1024, **options)
     return output
 
 

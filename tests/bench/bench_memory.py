@@ -104,6 +104,10 @@ class Problem:
         """What is right, in fp64."""
         raise NotImplementedError
 
+    def wanted_for(self, got: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The same, where it depends on random numbers that a result shows."""
+        raise NotImplementedError
+
 
 class Softmax(Problem):
     example = "softmax"
@@ -311,7 +315,99 @@ class Rope(Problem):
         return rope.reference(x.double(), cos, sin)
 
 
+class Dropout(Problem):
+    """Checked by what was kept, and by the share of it."""
+
+    example = "dropout"
+    p = 0.3
+
+    def ours(self, module: ModuleType, i: int, options: dict[str, int]) -> Any:
+        return module.drop(self.sets[i][0], self.p, 42, **options)
+
+    def torch(self, i: int) -> Any:
+        return torch.nn.functional.dropout(self.sets[i][0], self.p)
+
+    def want(self) -> Any:
+        return []
+
+    def wanted_for(self, got: list[torch.Tensor]) -> list[torch.Tensor]:
+        kept = got[0] != 0
+        share = abs(kept.double().mean().item() - (1 - self.p))
+        scale = 1 / (1 - self.p) if share < 1e-3 else float("nan")
+        return [self.sets[0][0].double() * kept * scale]
+
+
+class GroupedSum(Problem):
+    """Groups of 1 to 200 rows."""
+
+    example = "reductions"
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        sizes = torch.randint(1, 201, (self.m,), device="cuda").cumsum(0)
+        inner = sizes[sizes < self.m]
+        starts = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), self.m)))
+        return (self.matrix(), starts.int())
+
+    def moved(self) -> int:
+        x, starts = self.sets[0]
+        return x.nbytes + (len(starts) - 1) * self.n * x.itemsize
+
+    def ours(self, module: ModuleType, i: int, options: dict[str, int]) -> Any:
+        return module.grouped_sum(*self.sets[i])
+
+    def torch(self, i: int) -> Any:
+        x, starts = self.sets[i]
+        return torch.segment_reduce(x, "sum", offsets=starts.long(), axis=0)
+
+    def want(self) -> Any:
+        x, starts = self.sets[0]
+        return torch.segment_reduce(x.double(), "sum", offsets=starts.long(), axis=0)
+
+
+class Histogram(Problem):
+    """Integers in 256 bins."""
+
+    example = "histogram"
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        return (torch.randint(0, 256, (self.m * self.n,), device="cuda", dtype=torch.int32),)
+
+    def moved(self) -> int:
+        return self.sets[0][0].nbytes
+
+    def ours(self, module: ModuleType, i: int, options: dict[str, int]) -> Any:
+        return module.histogram(self.sets[i][0], 256)
+
+    def torch(self, i: int) -> Any:
+        return torch.histc(self.sets[i][0], 256, 0, 255)
+
+    def want(self) -> Any:
+        return torch.bincount(self.sets[0][0].long(), minlength=256).double()
+
+
+class TopK(Problem):
+    """The 8 largest of each row."""
+
+    example = "top_k"
+
+    def moved(self) -> int:
+        return self.bytes
+
+    def ours(self, module: ModuleType, i: int, options: dict[str, int]) -> Any:
+        return module.top_k(self.sets[i][0], 8)[0]
+
+    def torch(self, i: int) -> Any:
+        return self.sets[i][0].topk(8).values
+
+    def want(self) -> Any:
+        return self.sets[0][0].topk(8).values.double()
+
+
 KINDS: dict[str, type[Problem]] = {
+    "dropout": Dropout,
+    "grouped_sum": GroupedSum,
+    "histogram": Histogram,
+    "top_k": TopK,
     "softmax": Softmax,
     "rms_norm": RmsNorm,
     "layer_norm": LayerNorm,
@@ -337,6 +433,10 @@ MAIN = [
     Row("cross_entropy", "fp32", 50257),
     Row("swiglu", "bf16", 8192),
     Row("rope", "bf16", 2048),
+    Row("dropout", "bf16", 8192, 0),
+    Row("grouped_sum", "fp32", 2048, 0),
+    Row("histogram", "fp32", 8192, 0),
+    Row("top_k", "fp32", 1024, 0),
 ]  # fmt: skip
 WIDE = [
     *[Row(k, t, n) for k in FORWARD for t in BOTH for n in MORE_WIDTHS],
@@ -408,7 +508,7 @@ class Measurement:
         torch.cuda.synchronize()
         torch.use_deterministic_algorithms(False)
         found = list(got) if isinstance(got, tuple | list) else [got]
-        pairs = zip(found, self.want, strict=False)
+        pairs = zip(found, self.want or self.problem.wanted_for(found), strict=False)
         errors = [((g.double() - w).norm() / w.norm()).item() for g, w in pairs]
         return max(float("inf") if math.isnan(e) else e for e in errors)
 

@@ -89,6 +89,8 @@ def plan_single(
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
+        while not num_warps and warps < MOST_WARPS and _held(graph) > SHARED_ELEMENTS * 32 * warps:
+            warps *= 2
         plan = SinglePlan(warps)
         if clusters:
             plan = _shared(graph, warps, target, asked=num_warps is not None)
@@ -142,6 +144,7 @@ def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) ->
     reduces: list[Reduce] = graph.find(Reduce)
     tiles = [v.type for op in reduces for v in op.inputs]
     most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+    most = max(most, _held(graph)) if most else 0
     most_bytes = min(largest_access_bytes(graph), MOST_BYTES * most)
 
     def is_full(threads: int) -> bool:
@@ -156,6 +159,21 @@ def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) ->
     if not asked and is_full(threads * ctas):
         num_warps = min(2 * num_warps, 32)
     return SinglePlan(num_warps, ctas)
+
+
+def _held(graph: TileGraph) -> int:
+    """Elements that a loop holds: of its largest tile, and of carried ones of about that size.
+
+    0 where no loop carries such a tile.
+    """
+    found = [0]
+    for loop in graph.find(For):
+        tiles = [r.type for op in loop.body.walk() for r in op.results]
+        most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+        carried = [v.type for v in loop.init if isinstance(v.type, TileType)]
+        large = [t.num_elements for t in carried if 2 * t.num_elements > most]
+        found.append(most + sum(large) if large else 0)
+    return max(found)
 
 
 def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:

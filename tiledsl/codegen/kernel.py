@@ -11,6 +11,7 @@ from tiledsl.codegen.environment import render
 from tiledsl.codegen.module import LAUNCH_SLOTS
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
+from tiledsl.codegen.names import kernel_name
 from tiledsl.codegen.params import declaration
 from tiledsl.codegen.places import place_declarations
 from tiledsl.codegen.watch import watch_end
@@ -46,9 +47,10 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
     body = Walker(emission).region(graph.body)
     smem_bytes = watch.end_bytes if watch else int(graph.facts.get("smem_bytes", 0))
     params = emission.params.ordered()
+    name = kernel_name(graph.name)
     source = render(
         "kernel.cu.j2",
-        name=graph.name,
+        name=name,
         summary=_summary(graph, smem_bytes, emission.cluster_size),
         prelude=_tile_counters(emission)
         + emission.functions.prelude()
@@ -67,7 +69,7 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         ),
     )
     return KernelModule(
-        name=graph.name,
+        name=name,
         source=wrap(source),
         headers=headers(debug=emission.build.debug),
         params=params,

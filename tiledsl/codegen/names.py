@@ -10,7 +10,7 @@ from functools import cache
 
 from tiledsl.codegen.environment import headers
 
-__all__ = ["Names"]
+__all__ = ["Names", "kernel_name"]
 
 _KEYWORDS = frozenset((
     "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class",
@@ -41,6 +41,11 @@ def _taken() -> frozenset[str]:
     """
     words = {w for _, text in headers() for pair in _DEFINITION.findall(text) for w in pair if w}
     return frozenset(_KEYWORDS | _LOCALS | words)
+
+
+def kernel_name(name: str) -> str:
+    """The name of a kernel's entry: the user's, unless the headers have it too."""
+    return f"{name}_kernel" if name in _taken() else name
 
 
 class Names:

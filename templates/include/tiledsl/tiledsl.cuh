@@ -1,6 +1,8 @@
 // tiledsl.cuh - every device header.
 #pragma once
+#include "tiledsl/build.cuh"
 #include "tiledsl/types.cuh"
+#include "tiledsl/debug.cuh"
 #include "tiledsl/convert.cuh"
 #include "tiledsl/regs.cuh"
 #include "tiledsl/mbarrier.cuh"

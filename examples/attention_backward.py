@@ -2,12 +2,16 @@
 
 The scores S are computed again, the weights P from them and the log-sum-exp of the forward pass.
 With delta the row sums of o * do: dV = P^T dO, dS = P * (dO V^T - delta), dQ = dS K, dK = dS^T Q.
-One kernel walks over the keys of a tile of queries, one over the queries of a tile of keys.
+One kernel walks over the keys of a tile of queries, one over the queries of a tile of keys; every
+gradient is summed by one program in a fixed order, without atomics, so that results are the same
+bits each time. A function of the scores comes with its slope; the tensor that it reads (a bias)
+gets no gradient.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +27,34 @@ from examples.attention import reference
 
 
 # fmt: off
-def weights(s, lse, rows, cols, k_len, scale, causal, window):
-    """exp(s * scale - lse) where a query sees a key, else 0. All but s broadcast to its shape."""
+def weights(s, lse, rows, cols, k_len, scale, causal, window, score, at, extra, turned):
+    """exp(score(s * scale) - lse) where a query sees a key, else 0; and score(s * scale).
+
+    All but s broadcast to its shape. turned: s is transposed, keys by queries.
+    """
+    s = s * scale
     seen = cols < k_len
     if causal:
         seen = seen & (rows >= cols)
     if window:
         seen = seen & (rows - window < cols)
-    return tl.where(seen, tl.exp(s * scale - lse), 0.0)
+    if score:
+        if turned:
+            s = tl.trans(score(tl.trans(s), tl.trans(rows), tl.trans(cols), at, extra))
+        else:
+            s = score(s, rows, cols, at, extra)
+        seen = seen & (s != -float("inf"))
+    return tl.where(seen, tl.exp(s - lse), 0.0), s
+
+
+def query_range(n, offset, q_len, causal, window, BM, BN):
+    """The queries that see keys n to n + BN: first (a multiple of BM) and end."""
+    start, end = 0, q_len
+    if causal:
+        start = max(0, n - offset) // BM * BM
+    if window:
+        end = max(0, min(end, n + BN - 1 + window - offset))
+    return start, end
 
 
 @tiledsl.jit
@@ -43,8 +67,9 @@ def delta_kernel(o: tl.Tensor, do: tl.Tensor, delta: tl.Tensor, DV: tl.constexpr
 
 @tiledsl.jit
 def grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: tl.Tensor,
-                  delta: tl.Tensor, dq: tl.Tensor, offset: tl.int32, scale: tl.constexpr,
-                  causal: tl.constexpr, window: tl.constexpr, group: tl.constexpr,
+                  delta: tl.Tensor, dq: tl.Tensor, extra: tl.Tensor, offset: tl.int32,
+                  scale: tl.constexpr, causal: tl.constexpr, window: tl.constexpr,
+                  score: tl.constexpr, slope: tl.constexpr, group: tl.constexpr,
                   D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """The gradient of BM queries of a head."""
     m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
@@ -58,42 +83,55 @@ def grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: 
         y = k.load((b, h // group, n, 0), (BN, D))
         z = v.load((b, h // group, n, 0), (BN, DV))
         cols = (n + tl.arange(0, BN))[None, :]
-        p = weights(tl.dot(x, tl.trans(y)), row_lse, rows, cols, k_len, scale, causal, window)
+        p, s = weights(tl.dot(x, tl.trans(y)), row_lse, rows, cols, k_len, scale, causal, window,
+                       score, (b, h, m, n), extra, False)
         ds = p * (tl.dot(dy, tl.trans(z)) - row_delta)
+        if slope:
+            ds = ds * slope(s)
         acc = tl.dot(ds.to(q.dtype), y, acc)
     dq.store((b, h, m, 0), acc * scale)
 
 
 @tiledsl.jit
 def grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: tl.Tensor,
-                   delta: tl.Tensor, dk: tl.Tensor, dv: tl.Tensor, offset: tl.int32,
-                   scale: tl.constexpr, causal: tl.constexpr, window: tl.constexpr,
+                   delta: tl.Tensor, dk: tl.Tensor, dv: tl.Tensor, extra: tl.Tensor,
+                   offset: tl.int32, scale: tl.constexpr, causal: tl.constexpr,
+                   window: tl.constexpr, score: tl.constexpr, slope: tl.constexpr,
                    group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-                   BM: tl.constexpr, BN: tl.constexpr):
-    """The gradients of BN keys of a head, from all query heads that share it."""
+                   BM: tl.constexpr, BN: tl.constexpr, wanted: tl.constexpr = "kv"):
+    """The gradients of BN keys of a head, from all query heads that share it.
+
+    wanted: "k" or "v" for one of them, where a program has no registers for the sums of both.
+    """
     n, h, b = tl.program_id(0) * BN, tl.program_id(1), tl.program_id(2)
-    start, end, k_len = 0, q.shape[2], k.shape[2]
-    if causal:
-        start = max(0, n - offset) // BM * BM
-    if window:
-        end = max(0, min(end, n + BN - 1 + window - offset))
+    start, end = query_range(n, offset, q.shape[2], causal, window, BM, BN)
+    k_len = k.shape[2]
     steps = max(0, tl.cdiv(end - start, BM))
     cols = (n + tl.arange(0, BN))[:, None]
     y, z = k.load((b, h, n, 0), (BN, D)), v.load((b, h, n, 0), (BN, DV))
-    acc_k, acc_v = tl.zeros((BN, D), tl.float32), tl.zeros((BN, DV), tl.float32)
+    if "k" in wanted:
+        acc_k = tl.zeros((BN, D), tl.float32)
+    if "v" in wanted:
+        acc_v = tl.zeros((BN, DV), tl.float32)
     for i in range(0, steps * group, 1):
         head, m = h * group + i // steps, start + i % steps * BM
         x, dy = q.load((b, head, m, 0), (BM, D)), do.load((b, head, m, 0), (BM, DV))
         row_lse = lse.load((b, head, m), (BM,))[None, :]
         row_delta = delta.load((b, head, m), (BM,))[None, :]
         rows = (m + offset + tl.arange(0, BM))[None, :]
-        s = tl.dot(y, tl.trans(x))
-        p = weights(s, row_lse, rows, cols, k_len, scale, causal, window)
-        ds = p * (tl.dot(z, tl.trans(dy)) - row_delta)
-        acc_v = tl.dot(p.to(q.dtype), dy, acc_v)
-        acc_k = tl.dot(ds.to(q.dtype), x, acc_k)
-    dk.store((b, h, n, 0), acc_k * scale)
-    dv.store((b, h, n, 0), acc_v)
+        p, s = weights(tl.dot(y, tl.trans(x)), row_lse, rows, cols, k_len, scale, causal, window,
+                       score, (b, head, m, n), extra, True)
+        if "v" in wanted:
+            acc_v = tl.dot(p.to(q.dtype), dy, acc_v)
+        if "k" in wanted:
+            ds = p * (tl.dot(z, tl.trans(dy)) - row_delta)
+            if slope:
+                ds = ds * slope(s)
+            acc_k = tl.dot(ds.to(q.dtype), x, acc_k)
+    if "k" in wanted:
+        dk.store((b, h, n, 0), acc_k * scale)
+    if "v" in wanted:
+        dv.store((b, h, n, 0), acc_v)
 # fmt: on
 
 
@@ -109,20 +147,40 @@ def attention_gradients(
     window: int,
     scale: float,
     offset: int,
+    score: Callable[..., object] | None = None,
+    slope: Callable[..., object] | None = None,
+    extra: torch.Tensor | None = None,
     BM: int = 64,
     BN: int = 64,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dQ, dK, dV for the gradient `do` of the output; the rest as `attention` took and gave it."""
+    """dQ, dK, dV for the gradient `do` of the output; the rest as `attention` took and gave it.
+
+    slope: the derivative of `score` as a function of its result, where it is not 1.
+    """
     B, H, Lq, D = q.shape
     HK, Lk, DV = v.shape[1:]
     delta = torch.empty_like(lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     delta_kernel[tl.cdiv(Lq, BM), H, B](o, do, delta, DV, BM)
     dims = tl.cdiv(D, 16) * 16, tl.cdiv(DV, 16) * 16
-    masks = (offset, scale, causal, window, H // HK, *dims, BM, BN)
-    grad_q_kernel[tl.cdiv(Lq, BM), H, B](q, k, v, do, lse, delta, dq, *masks, fast_math=True)
-    grad_kv_kernel[tl.cdiv(Lk, BN), HK, B](q, k, v, do, lse, delta, dk, dv, *masks, fast_math=True)
+    read = q if extra is None else extra
+    masks = (read, offset, scale, causal, window, score, slope, H // HK, *dims, BM, BN)
+    inputs = (q, k, v, do, lse, delta)
+    grad_q_kernel[tl.cdiv(Lq, BM), H, B](*inputs, dq, *masks, fast_math=True)
+    # Sums of both take 2 x 64 registers at 128; what is computed on the scores takes some as well.
+    for wanted in ("kv",) if max(dims) <= (128 if score is None else 64) else ("k", "v"):
+        grid = (tl.cdiv(Lk, BN), HK, B)
+        grad_kv_kernel[grid](*inputs, dk, dv, *masks, wanted, fast_math=True)
     return dq, dk, dv
+
+
+def softcap_slope(cap: float) -> Callable[..., object]:
+    """The slope of `softcap(cap)`."""
+
+    def slope(s):
+        return 1.0 - (s / cap) * (s / cap)
+
+    return slope
 
 
 class _Attention(torch.autograd.Function):
@@ -136,9 +194,14 @@ class _Attention(torch.autograd.Function):
         window: int,
         scale: float,
         offset: int,
+        score: Callable[..., object] | None,
+        slope: Callable[..., object] | None,
+        extra: torch.Tensor | None,
     ) -> torch.Tensor:
-        ctx.options = {"causal": causal, "window": window, "scale": scale, "offset": offset}
+        masks = {"causal": causal, "window": window, "scale": scale, "offset": offset}
+        ctx.options = {**masks, "score": score, "extra": extra}
         o, lse = attention(q, k, v, **ctx.options)
+        ctx.options["slope"] = slope
         ctx.save_for_backward(q, k, v, o, lse)
         return o
 
@@ -146,7 +209,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (do,) = gradients
         grads = attention_gradients(do, *ctx.saved_tensors, **ctx.options)
-        return *grads, None, None, None, None
+        return *grads, *[None] * 7
 
 
 def differentiable_attention(
@@ -158,11 +221,20 @@ def differentiable_attention(
     window: int = 0,
     scale: float | None = None,
     offset: int | None = None,
+    score: Callable[..., object] | None = None,
+    slope: Callable[..., object] | None = None,
+    extra: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The output of `attention`, with gradients for q, k and v."""
+    """The output of `attention`, with gradients for q, k and v.
+
+    slope: the derivative of `score` as a function of its result (`softcap_slope`), None where it is
+    1, as for a bias.
+    """
+    if extra is not None and extra.requires_grad:
+        raise ValueError("differentiable_attention(): extra gets no gradient, pass extra.detach()")
     at = k.shape[2] - q.shape[2] if offset is None else offset
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return _Attention.apply(q, k, v, causal, window, factor, at)
+    return _Attention.apply(q, k, v, causal, window, factor, at, score, slope, extra)
 
 
 def run(shape: tuple[int, ...], device: str, *, causal: bool) -> list[float]:

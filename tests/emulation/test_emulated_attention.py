@@ -8,6 +8,7 @@ import pytest
 from examples import attention as example
 from examples.attention_backward import grad_kv_kernel
 from examples.attention_backward import grad_q_kernel
+from examples.attention_backward import softcap_slope
 from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
@@ -117,8 +118,11 @@ def test_gradients(causal):
     lse, delta = (RNG.standard_normal((1, H, Lq)).astype(np.float32) for _ in range(2))
     args = {"q": q, "k": k, "v": v, "do": do, "lse": lse + 5, "delta": delta}
     masks = {"scale": D**-0.5, "causal": causal, "window": 0, "group": H // HK, "D": D, "DV": D}
+    masks |= {"score": None, "slope": None}
+    if not causal:
+        masks |= {"score": example.softcap(3.0), "slope": softcap_slope(3.0)}
     options = {**masks, "BM": 64, "BN": 64, "fast_math": True, "tolerance": TOLERANCE}
-    rest = {"offset": Lk - Lq}
+    rest = {"extra": q, "offset": Lk - Lq}
     dq = {**args, "dq": nothing(*q.shape), **rest}
     same_as_interpreter(grad_q_kernel, dq, ("dq",), (cdiv(Lq, 64), H, 1), **options)
     dkv = {**args, "dk": nothing(*k.shape), "dv": nothing(*v.shape), **rest}

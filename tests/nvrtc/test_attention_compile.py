@@ -117,14 +117,15 @@ def test_varlen(dims):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dims", [(64, 64), (128, 128)], ids=str)
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256)], ids=str)
 def test_gradients(dims):
     D, DV = dims
     q, do, lse = meta(B, H, L, D), meta(B, H, L, DV), meta(B, H, L, dtype=FP32)
-    masks = (0, D**-0.5, True, 0, 1, D, DV, 64, 64)
+    masks = (q, 0, D**-0.5, True, 0, None, None, 1, D, DV, 64, 64)
     options = {"grid": (L // 64, H, B), "fast_math": True}
     check(grad_q_kernel.compile(q, q, do, do, lse, lse, q, *masks, **options))
-    check(grad_kv_kernel.compile(q, q, do, do, lse, lse, q, do, *masks, **options))
+    for wanted in ("kv",) if D <= 128 else ("k", "v"):
+        check(grad_kv_kernel.compile(q, q, do, do, lse, lse, q, do, *masks, wanted, **options))
 
 
 def test_gated_mlp():

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from examples.attention import add_bias
+from examples.attention import alibi
+from examples.attention import softcap
 from examples.attention_backward import differentiable_attention
+from examples.attention_backward import softcap_slope
 from tests.unit.examples.attention_reference import attention_fp64
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -26,7 +30,9 @@ def seeded():
     torch.manual_seed(0)
 
 
-def compare(H=2, HK=2, Lq=100, Lk=100, D=64, DV=None, dtype=BF16, order="BHLD", **options) -> None:
+def compare(
+    H=2, HK=2, Lq=100, Lk=100, D=64, DV=None, dtype=BF16, order="BHLD", score_fp64=None, **options
+) -> None:
     shapes = ((H, Lq, D), (HK, Lk, D), (HK, Lk, DV or D))
     if order == "BHLD":
         inputs = [torch.randn(1, *s).to(dtype) for s in shapes]
@@ -37,7 +43,8 @@ def compare(H=2, HK=2, Lq=100, Lk=100, D=64, DV=None, dtype=BF16, order="BHLD", 
     do = torch.randn(out.shape).to(dtype)
     out.backward(do)
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    want, _ = attention_fp64(*exact, **options)
+    masks = {n: options[n] for n in options if n not in ("score", "slope", "extra")}
+    want, _ = attention_fp64(*exact, **masks, score=score_fp64)
     want.backward(do.double())
     for name, x, y in zip("qkv", inputs, exact, strict=True):
         assert x.grad is not None
@@ -68,3 +75,30 @@ def test_grouped_heads(heads):
 @pytest.mark.parametrize("dims", [(72, 40), (96, 96), (128, 128), (192, 128), (256, 256)], ids=str)
 def test_head_dims(dims):
     compare(H=1, HK=1, Lq=70, Lk=80, D=dims[0], DV=dims[1], causal=True)
+
+
+def test_scores_of_every_kind():
+    """Grouped heads, a bias with -inf in it, ALiBi, softcap; the last one has a slope."""
+    bias = torch.randn(1, 4, 70, 90).masked_fill(torch.rand(1, 4, 70, 90) < 0.2, -float("inf"))
+    slopes = 2.0 ** -torch.arange(1.0, 5.0)
+    shape = {"H": 4, "HK": 2, "Lq": 70, "Lk": 90, "causal": True}
+    compare(**shape, score=add_bias, extra=bias, score_fp64=lambda s, r, c: s + bias.double())
+    compare(
+        **shape, score=alibi, extra=slopes,
+        score_fp64=lambda s, r, c: s - slopes.double()[:, None, None] * (r - c).abs(),
+    )  # fmt: skip
+    compare(
+        **shape, score=softcap(2.0), slope=softcap_slope(2.0),
+        score_fp64=lambda s, r, c: 2.0 * torch.tanh(s / 2.0),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="extra gets no gradient"):
+        compare(**shape, score=add_bias, extra=bias.requires_grad_())
+
+
+def test_the_same_bits_each_time():
+    q, k, v = (torch.randn(1, 2, 100, 64).to(BF16).requires_grad_() for _ in range(3))
+    do = torch.randn(1, 2, 100, 64).to(BF16)
+    grads = [
+        torch.autograd.grad(differentiable_attention(q, k, v), (q, k, v), do) for _ in range(2)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))

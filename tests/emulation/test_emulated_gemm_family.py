@@ -14,6 +14,8 @@ from examples.fused_epilogues import quantised
 from examples.fused_epilogues import residual
 from examples.fused_epilogues import with_squares
 from examples.grouped_matmul import grouped_matmul
+from examples.weight_only import weight_only
+from examples.weight_only import weight_only_int4
 from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
 from tests.emulation.test_emulated_kernels import same_as_interpreter
@@ -142,3 +144,15 @@ def test_epilogues_in_chunks(name: str) -> None:
     same_as_interpreter(
         residual, args, ("out",), grid_of(M, N), tolerance=TOLERANCE, **CHUNKED[name]
     )
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
+def test_weights_that_are_widened_in_the_loop(kind: str) -> None:
+    M, N, K = 40, 136, 272
+    wide = RNG.integers(-128, 128, (N, K if kind != "int4" else 3 * 64)).astype(np.int8)
+    args = {
+        "w": normal(N, K) if kind == "fp8" else wide, "x": normal(M, K, dtype=BF16),
+        "scales": RNG.random(N, dtype=np.float32), "out": nothing(M, N),
+    }  # fmt: skip
+    kernel = weight_only_int4 if kind == "int4" else weight_only
+    same_as_interpreter(kernel, args, ("out",), (-(-N // 64), -(-M // 64)), tolerance=TOLERANCE)

@@ -9,7 +9,9 @@ from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import grid_of
+from examples.fused_epilogues import residual
 from examples.grouped_matmul import grouped_matmul
+from examples.weight_only import weight_only
 from tests.nvrtc.test_attention_compile import check
 from tiledsl.compiler import Kernel
 
@@ -57,3 +59,22 @@ def test_groups():
     assert plan.num_consumers == 2
     assert "tma_store_rows" in kernel.module.source
     assert "uniform(load_one" in kernel.module.source.partition("consumer")[2]
+
+
+def test_a_residual_keeps_the_plan_of_the_bare_product():
+    shapes = ((8192, 4096), (4096, 8192), (8192, 8192), (8192, 8192))
+    args = [torch.empty(s, device="meta", dtype=BF16) for s in shapes]
+    plan = check(residual.compile(*args, grid=grid_of(8192, 8192)))
+    assert plan.ping_pong
+
+
+def test_weights_are_streamed_and_widened_in_registers():
+    shapes = {"w": (8192, 8192), "x": (64, 8192), "scales": (8192,), "out": (64, 8192)}
+    dtypes = {"w": torch.int8, "scales": torch.float32}
+    args = [
+        torch.empty(s, device="meta", dtype=dtypes.get(name, BF16)) for name, s in shapes.items()
+    ]
+    kernel = weight_only.compile(*args, grid=(128, 1))
+    check(kernel)
+    assert "w ring" in kernel.smem.table()
+    assert "_bf16_rs(" in kernel.module.source

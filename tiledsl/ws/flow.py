@@ -10,6 +10,7 @@ reads in between, sibling loops that continue the same channels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -39,8 +40,12 @@ from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import smem_of_load
+from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
+
+STREAMED_ELEMENTS = 2048
+"""A block that only tile math reads comes through a channel from so many elements on."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +180,32 @@ def _flow_loop(
         if made is None:
             return None
         dots.append(made)
+    for item in _streamed(graph, loop, written, dots):
+        inner.setdefault(item.op.id, item)
     covered = {b.select.id for d in dots for b in d.bounds}
     math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op, covered))
     return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
+
+
+def _streamed(
+    graph: TileGraph, loop: For, written: set[Value], dots: list[FlowDot]
+) -> Iterator[OperandLoad]:
+    """Blocks that only tile math reads and that are as large as operands: quantised weights.
+
+    They come through channels too; where TMA cannot read one, the consumers load it themselves.
+    """
+    made = tainted_values(graph, [d.dot.result for d in dots])
+    for op in loop.body.ops:
+        if not isinstance(op, Load) or op.tensor in written or any(o in made for o in op.offsets):
+            continue
+        type_, smem = op.result.type, smem_of_load(op)
+        assert isinstance(type_, TileType)
+        if isinstance(smem, str) or type_.num_elements < STREAMED_ELEMENTS:
+            continue
+        axes: frozenset[int] = frozenset()
+        for offset in op.offsets:
+            axes |= program_axes(offset)
+        yield OperandLoad(op, smem, axes, op.result.name or op.tensor.name or "x")
 
 
 def _math_readers(graph: TileGraph, op: Op, covered: set[int] | None = None) -> set[int]:

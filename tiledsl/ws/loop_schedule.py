@@ -257,9 +257,10 @@ def _readers(flow: FlowLoop, body: Body, ops: list[Op]) -> dict[int, set[int]]:
     present = {o.id for o in ops}
     for index, group in enumerate(flow.groups):
         ids = {o.op.id for o in group}
-        dots = {d.dot.id for d in flow.dots if any(o.op.id in ids for o in d.loads)} & present
-        if dots:
-            out[index] = dots | (ids & flow.math & present)
+        everywhere = {d.dot.id for d in flow.dots if any(o.op.id in ids for o in d.loads)}
+        dots, math = everywhere & present, ids & flow.math & present
+        if dots or (math and not everywhere):
+            out[index] = dots | math
     return out
 
 

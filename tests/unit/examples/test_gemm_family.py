@@ -10,6 +10,7 @@ from examples import block_scaled_matmul
 from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import grouped_matmul
+from examples import weight_only
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 SHAPES = [(128, 128, 128), (1, 136, 272), (70, 200, 400)]
@@ -68,3 +69,8 @@ def test_batches_that_do_not_go_together_are_refused():
 @pytest.mark.parametrize("kind", fused_epilogues.KINDS)
 def test_fused_epilogues(kind):
     assert fused_epilogues.run(kind, 96, 200, 80, "cpu") <= fused_epilogues.limit_of(kind)
+
+
+@pytest.mark.parametrize("kind", weight_only.KINDS)
+def test_weight_only(kind):
+    assert weight_only.run(kind, 20, 136, 192, "cpu") <= 4e-3

@@ -18,8 +18,10 @@ from examples import linear_attention
 from examples.attention import attention
 from examples.attention import attention_varlen
 from examples.attention_backward import differentiable_attention
+from examples.attention_backward import softcap_slope
 from tests.unit.examples.attention_reference import attention_fp64
 from tests.unit.examples.attention_reference import check
+from tests.unit.ws.test_staged_operands import weighted
 
 pytestmark = pytest.mark.gpu
 
@@ -176,7 +178,7 @@ PACKED = [
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "window"])
-@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("D", [64, 128, 256])
 @pytest.mark.parametrize(
     "lengths", PACKED, ids=lambda n: f"{len(n[0])} sequences, {sum(n[0])} rows"
 )
@@ -191,6 +193,23 @@ def test_varlen(lengths, D, name):
         part = [x[at].transpose(0, 1)[None] for x, at in ((q, rows), (k, keys), (v, keys))]
         got = o[rows].transpose(0, 1)[None], lse[:, rows][None]
         check(got, attention_fp64(*part, **options), factor=1.2)
+
+
+@pytest.mark.parametrize("name", ["full", "causal"])
+@pytest.mark.parametrize("D", [64, 128, 192])
+def test_packed_sequences_keep_to_themselves(D, name):
+    """Every second sequence is NaN or infinite; the others do not notice."""
+    lengths = (5, 70, 129, 700, 1, 64, 300, 2)
+    starts = torch.tensor((0, *lengths)).cumsum(0).to(DEVICE, torch.int32)
+    q, k, v = (torch.randn(sum(lengths), 2, D, device=DEVICE).to(BF16) for _ in range(3))
+    spans = [slice(int(a), int(b)) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    options = MASKS[name]
+    want, _ = attention_varlen(q, k, v, starts, starts, max(lengths), **options)
+    for i, at in enumerate(spans[1::2]):
+        k[at], v[at] = (float("nan"), INF)[i % 2], (float("nan"), INF)[i % 2]
+    got, _ = attention_varlen(q, k, v, starts, starts, max(lengths), **options)
+    for at in spans[::2]:
+        assert torch.equal(got[at], want[at])
 
 
 @pytest.mark.parametrize("D", [64, 128])
@@ -232,6 +251,29 @@ def test_gradients(dims, name):
         assert error <= 7e-3, f"gradient of {which}: relative error {error:.2e}"
 
 
+SCORES = {
+    "bias": (example.add_bias, None, lambda s, x: s + x.double(), (2, 4, 500, 500)),
+    "softcap": (example.softcap(5.0), softcap_slope(5.0), lambda s, _: 5 * torch.tanh(s / 5), ()),
+}
+
+
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("name", SCORES)
+def test_gradients_of_scores(name, D):
+    score, slope, fp64, shape = SCORES[name]
+    extra = torch.randn(shape, device=DEVICE).to(BF16) if shape else None
+    leaves = [x.requires_grad_() for x in inputs(H=4, HK=2, Lq=500, D=D)]
+    options = {"causal": True, "score": score, "slope": slope, "extra": extra}
+    out = differentiable_attention(*leaves, **options)
+    do = torch.randn_like(out)
+    got = torch.autograd.grad(out, leaves, do)
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    o, _ = attention_fp64(*exact, causal=True, score=lambda s, r, c: fp64(s, extra))
+    for which, x, y in zip("qkv", got, torch.autograd.grad(o, exact, do.double()), strict=True):
+        error = (x.double() - y).norm() / y.norm()
+        assert error <= 7e-3, f"gradient of {which}: relative error {error:.2e}"
+
+
 # ---------------------------------------------------------------------- other loops
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("shape", [(1000, 1048, 520), (1, 136, 64), (4096, 4096, 1024)], ids=str)
@@ -247,6 +289,34 @@ def test_back_to_back(shape, name):
     assert back_to_back.run(shape, DEVICE, getattr(back_to_back, name)) <= 4e-3
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 64, 64, 64), (4, 16, 1000, 64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 2, 64, 64, 64), (4, 16, 1000, 64, 64), (2, 16, 1000, 128, 128), (1, 3, 500, 192, 96)],
+    ids=str,
+)
 def test_linear_attention(shape):
     assert linear_attention.run(shape, DEVICE) <= 6e-3
+
+
+def test_linear_attention_gives_the_same_bits():
+    """The state passes through shared memory: a race between warps would show sooner or later."""
+    q, k = (torch.randn(4, 33, 1500, 128, device=DEVICE).to(BF16) * 128**-0.25 for _ in range(2))
+    v, decay = torch.randn_like(q), torch.linspace(0.9, 1.0, 33, device=DEVICE)
+    first = linear_attention.linear_attention(q, k, v, decay)
+    for _ in range(50):
+        assert torch.equal(first, linear_attention.linear_attention(q, k, v, decay))
+
+
+@pytest.mark.parametrize("tile", [(64, 64), (128, 128), (128, 64)], ids=str)
+def test_computed_right_operand(tile):
+    """One or two warpgroups write the operand that all of them multiply with."""
+    x, y, w = (torch.randn(*s, device=DEVICE).to(BF16) for s in ((512, 512), (512, 64), (64, 128)))
+    out = torch.full((512, 128), float("nan"), device=DEVICE, dtype=BF16)
+
+    def launch():
+        weighted[(512 // tile[0],)](x, y, w, out, *tile, False)
+        return (out.clone(),)
+
+    (got,) = same_bits(launch)
+    want = x.double() @ (y.double() @ w.double()).clamp(min=0).to(BF16).double()
+    assert (got.double() - want).norm() <= 6e-3 * want.norm()

@@ -16,6 +16,7 @@ import pytest
 from tiledsl.__main__ import main
 from tiledsl.runtime import store as store_module
 from tiledsl.runtime.closure import closure_of
+from tiledsl.runtime.closure import value_text
 from tiledsl.runtime.store import Damaged
 from tiledsl.runtime.store import Record
 from tiledsl.runtime.store import Store
@@ -302,3 +303,21 @@ def test_recursive_helpers_have_a_closure(monkeypatch):
         return n != 0 and even(n - 1)
 
     assert closure_of(even).digest == closure_of(even).digest != closure_of(odd).digest
+
+
+def test_functions_as_constants_are_told_apart_by_their_text() -> None:
+    def made(sign: int) -> object:
+        if sign > 0:
+
+            def function(x):
+                return x + 1
+        else:
+
+            def function(x):
+                return x - 1
+
+        return function
+
+    texts = [value_text(made(1)), value_text(made(-1)), value_text((1, made(1)))]
+    assert len(set(texts)) == 3
+    assert value_text(made(1)) == texts[0]

@@ -36,9 +36,8 @@ def check(kernel: Kernel, plain: Kernel) -> None:
     assert not plain.module.is_debug
 
 
-@pytest.mark.parametrize(
-    "name", ["cluster", *(pytest.param(n, marks=pytest.mark.slow) for n in [*MATMULS][1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MATMULS)
 def test_matmul(name: str) -> None:
     tensors = (meta(4096, 4096), meta(4096, 4096), meta(4096, 4096))
     options: dict[str, Any] = {"grid": grid_of(4096, 4096), **MATMULS[name]}

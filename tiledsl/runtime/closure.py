@@ -80,19 +80,6 @@ def precision_watched() -> Watched:
 def value_text(value: object) -> str:
     """A text that differs whenever two captured values or constants make different code."""
     walk = _Walk()
-    text = walk.function(fn)
-    digest = hashlib.sha256("\0".join([text, *walk.texts]).encode()).hexdigest()
-    return Closure(digest, tuple(walk.watched), any("dot(" in t for t in walk.texts))
-
-
-def precision_watched() -> Watched:
-    """Torch's setting for float32 products as something to watch."""
-    return (_Precision(), "", dot_precision())
-
-
-def value_text(value: object) -> str:
-    """A text that differs whenever two captured values or constants make different code."""
-    walk = _Walk()
     text = walk.value(value)
     if not walk.texts:
         return text

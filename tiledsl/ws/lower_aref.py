@@ -45,6 +45,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.consumer import STORE_BARRIER
+from tiledsl.ws.consumer import operand_barrier
 from tiledsl.ws.epilogue_chunks import ChunkedValue
 from tiledsl.ws.load_boxes import box_coords
 from tiledsl.ws.partition import narrowed
@@ -122,7 +123,7 @@ class Lowering:
         for op in graph.find(tma.StoreTile):
             self.make_store_map(op)
         # After the barriers of the staging slabs and of the ping-pong order.
-        named = self.operand_barrier + 1
+        named = operand_barrier(plan) + 1
         for role in graph.find(Role):
             if role.single_thread:
                 refuse_cooperation(role)
@@ -218,11 +219,6 @@ class Lowering:
         self.stage = self.b.value(
             smem.Buffer(type_, plan.store_buffers * plan.num_consumers, at), "stage"
         )
-
-    @property
-    def operand_barrier(self) -> int:
-        """The named barrier around operands that consumers write."""
-        return STORE_BARRIER + 2 * self.plan.num_consumers
 
     def make_operands(self) -> None:
         """Buffers for operands that the consumers compute."""
@@ -494,11 +490,11 @@ class Lowering:
     def lower_stage(self, op: smem.Stage) -> None:
         """All wgmmas that read the buffer are over, write it, make it visible to the next ones."""
         b, threads = self.at(op), 128 * self.plan.num_consumers
-        b.add(barrier.NamedSync(base=self.operand_barrier, num_threads=threads))
+        b.add(barrier.NamedSync(base=operand_barrier(self.plan), num_threads=threads))
         slot = b.value(smem.Slot(self.operands[op.key]), op.result.name)
         b.add(smem.Write(slot, op.value, (0, 0), is_shared=True))
         b.add(barrier.AsyncFence())
-        b.add(barrier.NamedSync(base=self.operand_barrier, num_threads=threads))
+        b.add(barrier.NamedSync(base=operand_barrier(self.plan), num_threads=threads))
         self.graph.replace_uses(op.result, slot)
         self.graph.erase(op)
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -86,8 +87,9 @@ class Layout:
             and self.num_warps == other.num_warps
         )
 
+    @lru_cache(maxsize=32)  # noqa: B019 - layouts are small, and equal ones share an entry
     def coords(self) -> np.ndarray:
-        """Coordinates of every element: int array [num_warps, 32, num_regs, rank]."""
+        """Coordinates of every element: int array [num_warps, 32, num_regs, rank], read-only."""
         index = np.meshgrid(
             np.arange(self.num_warps), np.arange(32), np.arange(self.num_regs), indexing="ij"
         )
@@ -98,6 +100,7 @@ class Layout:
             for d in digits:
                 out[..., dim] += (units[d.unit] // d.stride) % d.size * weight
                 weight *= d.size
+        out.flags.writeable = False
         return out
 
     def unit_terms(self, dim: int, unit: Unit) -> tuple[tuple[int, int, int], ...]:

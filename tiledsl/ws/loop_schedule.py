@@ -105,6 +105,7 @@ class Body:
         loop = flow.loop
         self.loads = {o.op.id for g in flow.groups for o in g}
         self.dots = {d.dot.id: d for d in flow.dots}
+        self._uses: dict[int, list[Value]] = {}
         self.selects = {b.select.id for d in flow.dots for b in d.bounds}
         self.ops = [o for o in region_ops(loop.body) if not self._is_operand(o)]
         self.made = {r: op for op in self.ops for r in op.results}
@@ -132,11 +133,13 @@ class Body:
 
     def uses(self, op: Op) -> list[Value]:
         """Values that an op and what it contains read in registers."""
-        if op.id in self.dots:
-            return list(self.dots[op.id].inputs)
-        out = list(op.operands)
-        for r in op.regions:
-            out += [v for inner in r.walk() for v in inner.operands]
+        out = self._uses.get(op.id)
+        if out is None:
+            dot = self.dots.get(op.id)
+            out = list(dot.inputs if dot is not None else op.operands)
+            for r in op.regions:
+                out += [v for inner in r.walk() for v in inner.operands]
+            self._uses[op.id] = out
         return out
 
     def _reads_accumulator(self, op: Op) -> bool:

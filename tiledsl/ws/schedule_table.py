@@ -128,12 +128,17 @@ class _Liveness:
 def live_registers(body: Body, steps: tuple[Step, ...], warpgroups: int) -> list[int]:
     """Registers of tiles per thread during each step of the steady state."""
     liveness = _Liveness(body, steps)
-    fixed = _total(liveness.fixed, warpgroups, body)
-    return [fixed + _total({v for v, _ in live}, warpgroups, body) for live in liveness.walk()]
+    sizes: dict[Value, int] = {}
 
+    def total(values: Iterable[Value]) -> int:
+        for v in values:
+            if v not in sizes:
+                kept = _is_kept(v.defining_op, body)
+                sizes[v] = tile_registers(v, warpgroups) if kept else 0
+        return sum(sizes[v] for v in values)
 
-def _total(values: Iterable[Value], warpgroups: int, body: Body) -> int:
-    return sum(tile_registers(v, warpgroups) for v in values if _is_kept(v.defining_op, body))
+    fixed = total(liveness.fixed)
+    return [fixed + total({v for v, _ in live}) for live in liveness.walk()]
 
 
 def _is_kept(op: Op | None, body: Body) -> bool:

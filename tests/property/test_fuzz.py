@@ -29,7 +29,7 @@ from tiledsl.fuzz.replay import save
 from tiledsl.fuzz.shrink import shrink
 from tiledsl.runtime.interop import from_numpy
 
-SLICE = range(60)
+SLICE = range(40)
 EMULATED = (1, 11, 21)
 """Kernels of the slice that are specialised, and small."""
 LEVELS = Levels(plans=2)

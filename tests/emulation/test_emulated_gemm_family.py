@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from examples.block_scaled_matmul import block_scaled_matmul
+from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import fp8_matmul_rowwise
 from examples.fused_epilogues import both_ways
@@ -156,3 +157,17 @@ def test_weights_that_are_widened_in_the_loop(kind: str) -> None:
     }  # fmt: skip
     kernel = weight_only_int4 if kind == "int4" else weight_only
     same_as_interpreter(kernel, args, ("out",), (-(-N // 64), -(-M // 64)), tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fp8_attention(causal: bool) -> None:
+    B, H, L, D = 1, 2, 192, 64
+    args = {
+        "q": normal(B, H, L, D), "k": normal(B, H, L, D), "vt": normal(B, H, D, L),
+        "scales": RNG.random((B, H, 2), dtype=np.float32), "o": nothing(B, H, L, D),
+    }  # fmt: skip
+    # Weights next to a half-way point of e4m3 may be rounded the other way.
+    same_as_interpreter(
+        fp8_attention_kernel, args, ("o",), (-(-L // 128), H, B), tolerance=2.0**-6,
+        scale=D**-0.5, causal=causal, D=D, fast_math=True,
+    )  # fmt: skip

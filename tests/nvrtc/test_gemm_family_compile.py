@@ -7,6 +7,7 @@ import torch
 
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
+from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import grid_of
 from examples.fused_epilogues import residual
@@ -78,3 +79,16 @@ def test_weights_are_streamed_and_widened_in_registers():
     check(kernel)
     assert "w ring" in kernel.smem.table()
     assert "_bf16_rs(" in kernel.module.source
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fp8_attention(causal):
+    B, H, L, D = 2, 16, 4096, 128
+    q, k = (torch.empty(B, H, L, D, device="meta", dtype=E4M3) for _ in range(2))
+    vt = torch.empty(B, H, D, L, device="meta", dtype=E4M3)
+    scales = torch.empty(B, H, 2, device="meta")
+    o = torch.empty(B, H, L, D, device="meta", dtype=BF16)
+    args = (q, k, vt, scales, o, D**-0.5, causal, D)
+    kernel = fp8_attention_kernel.compile(*args, grid=(L // 128, H, B), fast_math=True)
+    check(kernel)
+    assert "spread_quads(" in kernel.module.source

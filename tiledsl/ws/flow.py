@@ -245,11 +245,13 @@ def _flow_dot(
         if found is None:
             type_ = value.type
             assert isinstance(type_, TileType)
-            if not type_.dtype.is_16bit_float:
+            left = side == 0 and not isinstance(value.defining_op, Transpose)
+            spreads = left and type_.dtype.is_fp8 and type_.shape[1] % 32 == 0
+            if not type_.dtype.is_16bit_float and not spreads:
                 reason = f"operand {'ab'[side]} of the dot is computed, and is {type_.dtype!r}"
                 out.decline(f"{reason}; roles stage 16-bit floats only", dot)
                 return None
-            if side == 0 and not isinstance(value.defining_op, Transpose):
+            if left:
                 register_a = True
             else:
                 staged.append(_staged(dot, side, value))

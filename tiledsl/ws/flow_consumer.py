@@ -451,6 +451,8 @@ class FlowConsumerBuilder(FlowOperands):
             keep = self.b.value(Constant(0, int1))
         else:
             acc, keep = self.get(dot.acc), None
+        if isinstance(a.type, TileType) and a.type.dtype.bits == 8:
+            a = self.b.value(mma.Spread(a), a.name)
         if self.waits_for_turn:
             self.enter_order()
         self.b.add(mma.Fence())

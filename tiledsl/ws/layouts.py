@@ -114,6 +114,8 @@ def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:  # noqa: C9
         yield (op.results[0], op.acc)
     elif isinstance(op, mma.Wait):
         yield from zip(op.results, op.accs, strict=True)
+    elif isinstance(op, mma.Spread):
+        yield (op.results[0], op.a)
     elif isinstance(op, Reduce):
         yield from ((op.inputs[0], v) for v in op.inputs[1:])
     elif isinstance(op, Scan):

@@ -171,4 +171,24 @@ template <class T, int N> TDSL_FN void Packed<T, N>::unpair(u32 raw, Value& lo, 
 
 template <class T, int N> TDSL_FN void keep(Packed<T, N>& p) { keep(p.w); }
 
+// 8-bit elements of an accumulator fragment as the A fragments of wgmma: of 32 columns a lane has pairs
+// 2 q, 2 q + 1 of each 8 and gets runs 4 q .. 4 q + 3 of each 16 (q: lane in its quad). Words j and j + 1 hold
+// 8 columns each, of row r in their lower half and of row r + 8 in their upper half. Even lanes send the first
+// word to lanes 0 and 1 of the quad and the second one to lanes 2 and 3, odd lanes the other way around.
+// Warp, converged. ISA: Register fragments for wgmma.mma_async.m64nNk32.
+template <class T, int N> TDSL_FN void spread_quads(Packed<T, N>& p) {
+  const u32 q = lane_id() & 3u;
+  const bool is_odd = q & 1u, is_high = q & 2u;
+  const u32 even_lane = 2u * (q & 1u), odd_lane = even_lane + 1u;
+#pragma unroll
+  for (int j = 0; j < N / 4; j += 2) {
+    const u32 x = p.w[j], y = p.w[j + 1];
+    const u32 one = __shfl_sync(0xffffffffu, is_odd ? y : x, is_high ? odd_lane : even_lane, 4);
+    const u32 two = __shfl_sync(0xffffffffu, is_odd ? x : y, is_high ? even_lane : odd_lane, 4);
+    const u32 left = is_high ? two : one, right = is_high ? one : two;
+    p.w[j] = __byte_perm(left, right, 0x5410);
+    p.w[j + 1] = __byte_perm(left, right, 0x7632);
+  }
+}
+
 }  // namespace tdsl

@@ -7,6 +7,7 @@ import torch
 
 from examples import batched_matmul
 from examples import block_scaled_matmul
+from examples import fp8_attention
 from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import grouped_matmul
@@ -74,3 +75,15 @@ def test_fused_epilogues(kind):
 @pytest.mark.parametrize("kind", weight_only.KINDS)
 def test_weight_only(kind):
     assert weight_only.run(kind, 20, 136, 192, "cpu") <= 4e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(1, 2, 128, 64), (1, 1, 70, 64)], ids=str)
+def test_fp8_attention(shape, causal):
+    assert fp8_attention.run(shape, "cpu", causal=causal) <= 4e-2
+
+
+def test_fp8_attention_refuses_scales_of_another_shape():
+    q, k, vt, scales, _ = fp8_attention.inputs((1, 2, 32, 64), "cpu")
+    with pytest.raises(ValueError, match="expected scales"):
+        fp8_attention.fp8_attention(q, k, vt, scales[:, :1], causal=False)

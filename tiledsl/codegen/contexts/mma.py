@@ -74,6 +74,25 @@ def issue_ties(op: ops.Issue | ops.ClusterReduce) -> tuple[Tie, ...]:
     return ((op.results[0], op.acc),)
 
 
+@dataclass(frozen=True)
+class SpreadContext:
+    """The tile whose bytes move."""
+
+    value: str
+
+
+@overwrites("mma.spread")
+def spread_ties(op: ops.Spread) -> tuple[Tie, ...]:
+    """The bytes move in place."""
+    return ((op.results[0], op.a),)
+
+
+@emits("mma.spread")
+def spread(op: ops.Spread, e: Emission) -> SpreadContext:
+    """`spread_quads(p_1);`."""
+    return SpreadContext(e.in_place((op.results[0], op.a)))
+
+
 @overwrites("mma.wait")
 def wait_ties(op: ops.Wait) -> tuple[Tie, ...]:
     """Waiting moves nothing."""

@@ -109,7 +109,8 @@ class Issue(
 ):
     """Starts acc + a @ b on the tensor core; the result may be read only after a wait.
 
-    a: [M, K] in shared memory, or a 16-bit register tile in the accumulator's layout.
+    a: [M, K] in shared memory, or a 16-bit register tile in the accumulator's layout (an 8-bit one
+    through mma.spread).
     b: [K, N] in shared memory. acc: [M, N] in a wgmma accumulator
     layout.
     keep: when given and false, acc's old value is ignored (scale-d). The warpgroups of the role
@@ -149,6 +150,28 @@ class Fence(
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()
+
+
+class Spread(
+    Op, opcode="mma.spread", levels=Level.WARP_SPECIALIZED | Level.MACHINE, effect=Effect.PURE
+):
+    """A tile of 8-bit elements in the accumulator's layout as a left operand wants it.
+
+    A thread of an accumulator has pairs of columns, one of the operand has runs of four: the bytes
+    move inside of quads of lanes. The result is for mma.issue alone.
+    Ref: PTX ISA, register fragments of wgmma.m64nNk32.
+    """
+
+    a: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        t = self.a.type
+        if not isinstance(t, TileType) or t.dtype.bits != 8 or t.rank != 2 or t.shape[1] % 32:
+            raise TypeMismatch(f"mma: a is {t}, expected 8-bit elements in columns of 32")
+        return (t,)
+
+    def evaluate(self, a: Any) -> Any:
+        return a
 
 
 class Commit(

@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import math
 import multiprocessing
 import os
 import statistics
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
@@ -31,12 +33,15 @@ import torch  # noqa: E402
 
 import tiledsl  # noqa: E402
 import tiledsl.language as tl  # noqa: E402
+from examples import attention  # noqa: E402
 from examples import batched_matmul  # noqa: E402
 from examples import block_scaled_matmul  # noqa: E402
 from examples import epilogue  # noqa: E402
+from examples import fp8_attention  # noqa: E402
 from examples import fp8_matmul  # noqa: E402
 from examples import fused_epilogues  # noqa: E402
 from examples import grouped_matmul  # noqa: E402
+from examples import weight_only  # noqa: E402
 from examples.matmul import matmul  # noqa: E402
 from tests.bench import harness  # noqa: E402
 from tests.bench.bench_matmul import describe  # noqa: E402
@@ -314,6 +319,84 @@ def with_epilogue(kind: str) -> Case:
     )
 
 
+# ---------------------------------------------------------------------- fp8 attention, weights
+def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
+    """Against our bf16 forward of the same numbers; scales are 1."""
+    d = 128
+
+    def make(device: str) -> Tensors:
+        made = {x: normal(device, z, heads, length, d, dtype=E4M3) for x in "qk"}
+        made["vt"] = normal(device, z, heads, d, length, dtype=E4M3)
+        made["scales"] = torch.ones(z, heads, 2, device=device)
+        if device != "meta":
+            made["v"] = made["vt"].transpose(2, 3).to(BF16).contiguous()
+            made |= {f"{x}16": made[x].to(BF16) for x in "qk"}
+        return {**made, "c": empty(device, z, heads, length, d)}
+
+    def head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q.double() @ k.double().t() * d**-0.5
+        if causal:
+            scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+        return scores.softmax(-1) @ v.double()
+
+    def want(t: Tensors) -> torch.Tensor:
+        flat = [t[x].flatten(0, 1) for x in ("q", "k", "v")]
+        return torch.stack([head(*x) for x in zip(*flat, strict=True)]).view(t["c"].shape)
+
+    kernel = fp8_attention.fp8_attention_kernel
+    names = ("q", "k", "vt", "scales", "c")
+    return Case(
+        make,
+        {
+            OURS: Ours(
+                kernel,
+                lambda t: (*(t[x] for x in names), d**-0.5, causal, d),
+                (tl.cdiv(length, 128), heads, z),
+                {"fast_math": True},
+            )
+        },
+        {"our bf16": lambda t: attention.attention(t["q16"], t["k16"], t["v"], causal=causal)[0]},
+        want,
+        4.0 * z * heads * length * length * d * (0.5 if causal else 1.0),
+        [(OURS, "our bf16", 1.0 if causal else 1.3)],
+        5e-2,
+    )
+
+
+def widened(kind: str, m: int) -> Case:
+    """Quantised weights against bf16 ones."""
+    n = k = 8192
+
+    def make(device: str) -> Tensors:
+        wide = normal(device, n, k, dtype=F32)
+        if device == "meta":
+            small = empty(device, n, k // 2 if kind == "int4" else k, dtype=torch.int8)
+            scales = empty(device, n, dtype=F32)
+        else:
+            small, scales = weight_only.quantised(wide, kind)
+        return {
+            "x": normal(device, m, k), "w": small, "scales": scales, "b": wide.to(BF16).t(),
+            "c": empty(device, m, n),
+        }  # fmt: skip
+
+    kernel = weight_only.weight_only_int4 if kind == "int4" else weight_only.weight_only
+    return Case(
+        make,
+        {
+            OURS: Ours(
+                kernel,
+                lambda t: (t["w"], t["x"], t["scales"], t["c"]),
+                (tl.cdiv(n, 64), tl.cdiv(m, 64)),
+            )
+        },
+        {"cuBLAS bf16": lambda t: torch.matmul(t["x"], t["b"])},
+        lambda t: t["x"].double() @ weight_only.widened(t["w"], t["scales"], kind, k).t(),
+        2.0 * m * n * k,
+        [(OURS, "cuBLAS bf16", 1.0)],
+        moved=n * k * (0.5 if kind == "int4" else 1.0) + 4.0 * m * k,
+    )
+
+
 KS = (512, 1024, 2048, 4096, 8192, 16384)
 GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
     "fp8-fast": {
@@ -339,6 +422,14 @@ GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
         f"decode-{name}-{m}": lambda m=m, d=d: decode(m, dtype=d)
         for name, d in (("bf16", BF16), ("fp8", E4M3)) for m in (1, 16, 32, 64)
     },
+    "fp8-attention": {
+        "fp8-attention-16384": lambda: fp8_heads(1, 16, 16384, causal=False),
+        "fp8-attention-16384-causal": lambda: fp8_heads(1, 16, 16384, causal=True),
+    },
+    "weights": {
+        f"weights-{kind}-{m}": lambda kind=kind, m=m: widened(kind, m)
+        for kind, m in (("int8", 16), ("int8", 64), ("int4", 64))
+    },
     "epilogue": {f"epilogue-{kind}": lambda kind=kind: with_epilogue(kind) for kind in ("gelu", "residual")},
 }  # fmt: skip
 MEANS = {"fp8-fast": 1.12, "fp8": 1.05, "batched": 1.05}
@@ -347,6 +438,12 @@ CASES = {name: make for group in GROUPS.values() for name, make in group.items()
 
 
 # ---------------------------------------------------------------------- the worker
+def plan_of(kernel: Any) -> str:
+    """A compiled kernel's plan in a few words."""
+    tile = {n: kernel.constants.get(n, "-") for n in ("BM", "BN", "BK")}
+    return describe(types.SimpleNamespace(plan=kernel.plan, constants=tile))
+
+
 def launch_of(ours: Ours, sets: list[Tensors]) -> Callable[[int], None]:
     bound = ours.kernel[ours.grid]
     args = [ours.args(t) for t in sets]
@@ -403,7 +500,7 @@ class Runner:
             for t in self.sets:
                 item.before(t)
         launch = launch_of(item, self.sets)
-        facts = {"plan": describe(kernel), "notes": [n for n in kernel.notes if "given up" in n]}
+        facts = {"plan": plan_of(kernel), "notes": [n for n in kernel.notes if "given up" in n]}
         if item.out:
             self.sets[0][item.out].fill_(float("nan"))
         launch(0)

@@ -11,7 +11,6 @@ from math import prod
 from tiledsl.dtypes import DType
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
-from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
@@ -19,13 +18,14 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import estimate
 from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
+from tiledsl.ws.partial_work import Partial
+from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
@@ -92,53 +92,6 @@ class KernelShape:
         if n == self.probe[1]:
             return tile[1]
         return tile[0] if n == self.probe[0] else n
-
-
-@dataclass(frozen=True)
-class Partial:
-    """What CUDA cores do in a loop whose products start from zero.
-
-    dots: products of an iteration. carried: tiles of their size that the loop carries. promote:
-    elements of K that the tensor core may add up, 0 for all. tile_ops: operations on such tiles.
-    """
-
-    dots: int
-    carried: int
-    promote: int
-    tile_ops: int
-
-    def parts(self, K: int) -> int:
-        """Products that one dot over K elements is made of."""
-        return -(-K // self.promote) if self.promote else 1
-
-    def tiles_alive(self, K: int) -> int:
-        return self.carried + self.dots * self.parts(K)
-
-    def adds(self, K: int) -> int:
-        """Passes over a tile's elements in an iteration."""
-        return self.tile_ops + self.dots * self.parts(K) * (self.promote > 0)
-
-
-def partial_work(found: DotLoop) -> Partial | None:
-    """The work of CUDA cores in a partial loop."""
-    if not found.partial:
-        return None
-    acc = found.dots[0].acc.type
-    assert isinstance(acc, TileType)
-    promoted = [d.promote for d in found.dots if needs_promotion(d)]
-    math = [
-        o
-        for o in found.loop.body.ops
-        if o not in found.dots and o.results and _extents(o.results[0]) == acc.shape
-    ]
-    carried = sum(_extents(v) == acc.shape for v in found.loop.carried)
-    ops = [o.opcode for o in math if o.opcode.startswith("elementwise.")]
-    fused = min(ops.count("elementwise.mul"), ops.count("elementwise.add"))
-    return Partial(len(found.dots), carried, min(promoted, default=0), len(ops) - fused)
-
-
-def _extents(v: Value) -> tuple[int, ...]:
-    return v.type.shape if isinstance(v.type, TileType) else ()
 
 
 def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:

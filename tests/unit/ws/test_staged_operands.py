@@ -145,19 +145,26 @@ def test_barriers_count_all_consumers() -> None:
     assert {s.base for s in syncs}.isdisjoint(range(min(used), max(used) + 2))
 
 
-@pytest.mark.parametrize("C", [64, 128])
-def test_each_barrier_and_fence_is_needed(C: int) -> None:
-    graph = copy_of(C, C)
-    count = len(operand_ops(graph, barrier.NamedSync | barrier.AsyncFence))
-    needed = 0
-    for i in range(count):
-        broken = copy_of(C, C)
-        op = operand_ops(broken, barrier.NamedSync | barrier.AsyncFence)[i]
-        if isinstance(op, barrier.NamedSync) and op.index is not None:
-            continue  # of a store
-        op.parent.ops.remove(op)
-        needed += not check(broken).proved
-    assert needed >= 3 * len([w for w in graph.find(smem.Write) if w.is_shared])
+@functools.cache
+def _weighted_machine(rows: int) -> bytes:
+    made = first(weighted_request(BM=rows, BK=rows))
+    assert made.plan.num_consumers == rows // 64
+    assert made.plan.num_stages > 1
+    return pickle.dumps(made.machine)
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+@pytest.mark.parametrize("at", [-2, 1, 2], ids=["barrier before", "fence", "barrier after"])
+def test_each_barrier_and_fence_is_needed(rows: int, at: int) -> None:
+    """Warps of one warpgroup need the barriers as well: each has waited for its own wgmma only."""
+    broken: TileGraph = pickle.loads(_weighted_machine(rows))
+    assert check(broken).proved
+    for write in [w for w in broken.find(smem.Write) if w.is_shared]:
+        ops = write.parent.ops
+        op = ops[ops.index(write) + at]
+        assert isinstance(op, barrier.AsyncFence if at == 1 else barrier.NamedSync)
+        ops.remove(op)
+    assert not check(broken).proved
 
 
 def test_a_write_under_the_wgmma_that_reads_is_refused() -> None:

@@ -15,6 +15,7 @@ from examples.gated_mlp import gated_mlp
 from examples.linear_attention import linear_attention_kernel
 from tests.emulation.matmuls import BF16
 from tests.emulation.test_emulated_kernels import same_as_interpreter
+from tests.unit.ws.test_staged_operands import weighted
 from tiledsl.language import cdiv
 
 RNG = np.random.default_rng(0)
@@ -160,3 +161,15 @@ def test_linear_attention(D, DV, C):
     }  # fmt: skip
     sizes = {"D": D, "DV": DV, "C": C, "tolerance": 4 * TOLERANCE}
     same_as_interpreter(linear_attention_kernel, args, ("o",), (H, B), **sizes)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "transposed left"])
+def test_computed_operands(left):
+    args = {
+        "x": normal(128, 256),
+        "y": normal(256, 64),
+        "w": normal(64, 128),
+        "o": nothing(128, 128),
+    }
+    sizes = {"BM": 128, "BK": 128, "LEFT": left, "tolerance": TOLERANCE}
+    same_as_interpreter(weighted, args, ("o",), (1,), **sizes)

@@ -107,6 +107,10 @@ PROMOTED = {
     for bm, bn in ((128, 192), (128, 176), (128, 160), (128, 144), (128, 128), (192, 128), (192, 112), (256, 96))
     for c in (1, 2)
 }  # fmt: skip
+PROMOTED |= {
+    f"{name} free": {**PROMOTED[name], "ping_pong": False}
+    for name in ("128x192 c2", "128x144 c2", "192x112 c1")
+}
 
 
 def scaled_mm(t: Tensors, *, fast: bool) -> torch.Tensor:
@@ -165,7 +169,13 @@ def block_scaled(m: int, n: int, k: int) -> Case:
         [(OURS, "f32 sums", 0.9)],
         2.5e-3,
         m * k + n * k + 2 * m * n,
-        {f"{bm} c{c}": {"BM": bm, "cluster": c} for bm in (128, 192) for c in (1, 2)} if m >= 128 else {},
+        {
+            f"{bm} c{c}{'' if turns else ' free'}": {"BM": bm, "cluster": c, "ping_pong": None if turns else False}
+            for bm in (128, 192)
+            for c in (1, 2)
+            for turns in (True, False)
+            if m >= 128
+        },
     )  # fmt: skip
 
 

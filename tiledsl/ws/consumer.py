@@ -93,6 +93,8 @@ class ConsumerBuilder(RoleBuilder):
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
         if self.plan.ping_pong:
             self.enter_ping_pong(graph)
+        elif self.plan.turns:
+            self.prime_order()
         if not self.plan.deferred:
             loop, body = self.tile_loop()
             with self.b.at(body):

@@ -2,8 +2,9 @@
 
 An iteration gets a slot, starts each product from zero, makes what does not depend on them, waits,
 gives the slot back, and does the rest of the loop body. While one warpgroup does that, the wgmmas
-of the others run, so that the tensor core stays busy without a second group in flight. Small
-blocks that the body loads for itself (scales) are loaded one iteration ahead.
+of the others run, so that the tensor core stays busy without a second group in flight; they start
+their products in turns, which keeps them apart. Small blocks that the body loads for itself
+(scales) are loaded one iteration ahead.
 """
 
 from __future__ import annotations
@@ -196,7 +197,11 @@ class PartialLoop:
             maker.map[op.results[0]] = v
         maker.get_channel(self.channel)
         maker.clone_into([*self.views])
+        if maker.plan.turns:
+            maker.enter_order()
         products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
+        if maker.plan.turns:
+            maker.leave_order()
         maker.clone_into(self.early)
         step = maker.like(iv, constant_step(loop))
         following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []

@@ -217,7 +217,7 @@ class Planner:
     def plans(self, tile: tuple[int, int, int], problem: Problem) -> Iterator[tuple[Cost, Plan]]:
         """Legal plans of a tile with their cost."""
         for base in structures(tile, self.shape, self.overrides.swap_operands):
-            for plan in self.variants(base, tile, problem):
+            for plan in self.variants(self.in_turns(base), tile, problem):
                 for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
                     yield cost, replace(done, prefetch=self.prefetch(done, tile, cost))
@@ -229,7 +229,7 @@ class Planner:
             (o.num_stages, plan.num_stages),
             (o.mma_depth, plan.mma_depth),
             (o.num_consumers, plan.num_consumers),
-            (o.ping_pong, plan.ping_pong),
+            (o.ping_pong, plan.ping_pong or plan.turns),
             (o.persistent, plan.persistent),
             (o.split_k, plan.split_k),
             (o.cluster, plan.cluster_size if plan.split_k == 1 else None),
@@ -258,6 +258,13 @@ class Planner:
             return 0
         sides = zip(self.side_bytes(tile), self.shape.operand_axes, strict=True)
         return sum(n for n, axes in sides if axes | set(plan.unit_axes) >= {0, 1, 2})
+
+    def in_turns(self, base: Plan) -> Plan:
+        """Warpgroups at one tile start products in turns, where CUDA cores go on with these."""
+        s = self.shape
+        if s.partial is None or base.num_consumers == 1 or s.num_loops > 1:
+            return base
+        return replace(base, turns=self.overrides.ping_pong is not False)
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Cluster, split-K and persistence on top of a structure."""
@@ -492,11 +499,8 @@ class Planner:
         tile = "x".join(map(str, tiles[0])) if tiles else "?"
         if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
             why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
-        elif shape.partial is not None and (o.ping_pong or (o.mma_depth or 1) > 1):
-            why = (
-                "the loop's products are added up outside of the tensor core, "
-                "with one group in flight and the warpgroups at one tile"
-            )
+        elif shape.partial is not None and (o.mma_depth or 1) > 1:
+            why = "the loop's products are added up outside of the tensor core, one group in flight"
         elif o.num_consumers is not None and not 1 <= o.num_consumers <= 3:
             why = f"num_consumers must be 1, 2 or 3, got {o.num_consumers}"
         elif o.ping_pong and o.persistent is False:

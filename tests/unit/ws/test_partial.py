@@ -135,10 +135,27 @@ def test_scales_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
     assert all(o.result in carried for o in loads)
 
 
-@pytest.mark.parametrize("options", [{"ping_pong": True}, {"mma_depth": 2}], ids=str)
-def test_what_such_a_loop_cannot_do_is_refused(options: dict[str, object]) -> None:
+def test_a_second_group_in_flight_is_refused() -> None:
     with pytest.raises(ScheduleError, match="added up outside of the tensor core"):
-        fp8(4096, 4096, 4096, **options)
+        fp8(4096, 4096, 4096, mma_depth=2)
+
+
+@pytest.mark.parametrize("BM", [128, 192])
+@pytest.mark.parametrize("turns", [True, False])
+def test_products_start_in_turns(turns: bool, BM: int) -> None:
+    kernel = fp8(4096, 4096, 4096, BM=BM, BN=112, ping_pong=None if turns else False)
+    assert kernel.plan.turns == turns
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+    for body in loops_of(consumer(kernel)):
+        kinds = [o.opcode for o in body]
+        order = [
+            kinds.index(k)
+            for k in ("barrier.named_sync", "mma.issue", "barrier.named_arrive")
+            if k in kinds
+        ]
+        assert len(order) == (3 if turns else 1)
+        assert order == sorted(order)
 
 
 def test_only_sums_are_split() -> None:

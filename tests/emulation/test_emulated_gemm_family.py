@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tiledsl
+import tiledsl.language as tl
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_matmul import fp8_matmul
@@ -129,8 +131,8 @@ def test_epilogues(name: str) -> None:
 
 
 CHUNKED = {
-    "ping-pong": {"BM": 128, "BN": 176, "ping_pong": True, "cluster": 1},
-    "cooperative": {"BM": 128, "BN": 192, "ping_pong": False, "num_consumers": 2, "cluster": 1},
+    "ping-pong": {"BM": 64, "BN": 136, "ping_pong": True, "cluster": 1},
+    "cooperative": {"BM": 128, "BN": 256, "ping_pong": False, "num_consumers": 2, "cluster": 1},
 }
 
 
@@ -171,3 +173,46 @@ def test_fp8_attention(causal: bool) -> None:
         fp8_attention_kernel, args, ("o",), (-(-L // 128), H, B), tolerance=2.0**-6,
         scale=D**-0.5, causal=causal, D=D, fast_math=True,
     )  # fmt: skip
+
+
+# fmt: off
+@tiledsl.jit
+def int8_matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr = 128,
+                BN: tl.constexpr = 96, BK: tl.constexpr = 128):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.int32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+
+
+@tiledsl.jit
+def gathered_matmul(x, index, w: tl.Tensor, c: tl.Tensor, K, T, BM: tl.constexpr = 64,
+                    BN: tl.constexpr = 64, BK: tl.constexpr = 64):
+    """Rows of x by index: the left operand is gathered by the consumers."""
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    at = m + tl.arange(0, BM)
+    rows = tl.load(index + at, mask=at < T, other=0).to(tl.int64)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        cols = k + tl.arange(0, BK)
+        a = tl.load(x + rows[:, None] * K + cols[None, :], mask=(cols < K)[None, :], other=0.0)
+        acc = tl.dot(a, w.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+def test_int8_sums_are_exact() -> None:
+    M, N, K = 136, 200, 400
+    a, b = (RNG.integers(-128, 128, shape).astype(np.int8) for shape in ((M, K), (N, K)))
+    args = {"a": a, "b": b.T, "c": np.zeros((M, N), np.int32)}
+    same_as_interpreter(int8_matmul, args, ("c",), grid_of(M, N))
+
+
+def test_gathered_rows() -> None:
+    M, N, K = 70, 136, 136
+    args = {
+        "x": normal(40, K, dtype=BF16), "index": RNG.integers(0, 40, M).astype(np.int32),
+        "w": normal(N, K, dtype=BF16).T, "c": nothing(M, N), "K": K, "T": M,
+    }  # fmt: skip
+    same_as_interpreter(gathered_matmul, args, ("c",), grid_of(M, N), tolerance=TOLERANCE)

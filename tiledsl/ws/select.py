@@ -24,6 +24,7 @@ from tiledsl.ir.analysis.evaluate import Unknown
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.specs import ScalarSpec
@@ -317,7 +318,16 @@ class _Selector:
             values = HostValues(self.host_args(), grid, middle)
             return max(0, int(values.get(loop.upper)) - int(values.get(loop.lower)))
         except (Unknown, KeyError):
-            return 4096
+            return self.longest_span(loop)
+
+    def longest_span(self, loop: For) -> int:
+        """The extent that the loop walks along, where its bounds depend on loaded data."""
+        for item in self.analysis.loops[0].loads:
+            given = self.request.launch.args.get(item.op.tensor.name)
+            for dim, offset in enumerate(item.op.offsets):
+                if offset is loop.iv and isinstance(given, Extents):
+                    return given.shape[dim]
+        return 4096
 
     def host_args(self) -> dict[Value, Any]:
         launch: Launch = self.request.launch

@@ -526,6 +526,8 @@ def rejection(request: Request, made: Kernel) -> str:
             raise
         return f"{given_up}: {error.message}"
     problem = faults(made.compiled, forced=request.overrides.structural)
+    if not problem and isinstance(made.plan, Plan) and made.plan.in_place and made.compiled.notes:
+        problem = f"accumulators are read under a wgmma: {made.compiled.notes[0]}"
     is_last = isinstance(made.plan, SinglePlan) and made.plan.min_blocks == 1
     return f"{given_up}: {problem}" if problem and not is_last else ""
 

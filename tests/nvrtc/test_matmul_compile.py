@@ -13,6 +13,8 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.gpu.matmul_kernels import identity
+from tests.gpu.matmul_kernels import linear
 from tiledsl.compiler import Kernel
 from tiledsl.runtime.disassembler import find_disassembler
 from tiledsl.runtime.disassembler import sass
@@ -233,3 +235,18 @@ def test_single_role():
 def test_text_is_the_same_again():
     first, second = (compiled((4104, 4104, 4104), BF16).module for _ in range(2))
     assert first == second
+
+
+def test_epilogues_beside_the_accumulators_come_first() -> None:
+    """An f32 result of ping-pong consumers: in the accumulators' place ptxas spilled them."""
+    a, bias = (torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((264, 200), (520,)))
+    b, c = (
+        torch.empty(520, 200, device="meta", dtype=torch.bfloat16),
+        torch.empty(264, 520, device="meta"),
+    )
+    kernel = linear.compile(
+        a, b.t(), bias, c, 0.1, identity, grid=(3, 4), BM=128, BN=160, ping_pong=True
+    )
+    assert not kernel.plan.in_place
+    assert kernel.compiled.spill_bytes == 0
+    assert kernel.compiled.notes == ()

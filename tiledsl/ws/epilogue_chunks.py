@@ -38,7 +38,8 @@ MAX_VECTOR = 16
 class ChunkedValue:
     """The value of one staged store, chunk after chunk.
 
-    written: tensors that the kernel stores to. own: warpgroups hold parts of the tile.
+    written: tensors that the kernel stores to. own: warpgroups hold parts of the tile. in_place:
+    results take the place of the accumulator; else each chunk is made beside it.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ChunkedValue:
         written: set[Value],
         *,
         own: bool,
+        in_place: bool,
     ) -> None:
         self.graph = graph
         self.written = written
@@ -59,7 +61,7 @@ class ChunkedValue:
         is_loop = isinstance(made, Map) and made.parent is op.parent and len(made.results) == 1
         is_loop = is_loop and op.chunk < 0 and len(graph.users(op.value)) == 1
         self.map: Map | None = made if is_loop and isinstance(made, Map) else None
-        self.place = -1 if self.map is None else self.overwritten(self.map)
+        self.place = self.overwritten(self.map) if self.map is not None and in_place else -1
         self.loads: dict[Value, Load] = {}
         if self.map is None or self.place < 0:
             return

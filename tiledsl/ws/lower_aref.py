@@ -514,7 +514,7 @@ class Lowering:
         if type_.layout is not None and not lies_as_planned(type_.layout, g):
             raise ScheduleError("warpgroups do not hold the stored tile in parts to stage", op.loc)
         own = plan.warpgroups_per_tile > 1
-        made = ChunkedValue(self.graph, op, g, self.written, own=own)
+        made = ChunkedValue(self.graph, op, g, self.written, own=own, in_place=plan.in_place)
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
             start = g.start(chunk)
             value = made.value(b, chunk)

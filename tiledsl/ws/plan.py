@@ -31,6 +31,7 @@ class Plan:
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
     prefetch: iterations of a CTA's first tile whose streamed boxes are fetched into L2 before the
     kernel before has ended, 0 for none.
+    in_place: the results of an epilogue take the place of the accumulators, chunk by chunk.
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
@@ -50,6 +51,7 @@ class Plan:
     cluster_size: int = 1
     split_k: int = 1
     deferred: bool = False
+    in_place: bool = False
     store_buffers: int = 2
     producer_registers: int = 40
     consumer_registers: int = 232
@@ -99,6 +101,8 @@ class Plan:
             parts.append("deferred paced epilogue")
         if self.prefetch:
             parts.append(f"prefetch {self.prefetch}")
+        if self.in_place:
+            parts.append("epilogue in place")
         if self.swapped:
             parts.append("operands swapped")
         if self.consumer_registers:

@@ -330,9 +330,10 @@ class Planner:
         return (plan.cluster_axis not in a, plan.cluster_axis not in b)
 
     def completed(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
-        """The plan with all that depends on the tile; where its epilogue is deferred, also without.
+        """The plan with all that depends on the tile, then forms of it that take fewer registers.
 
-        A deferred result takes registers that an epilogue with much to compute does not leave.
+        A deferred result takes registers that an epilogue with much to compute does not leave; with
+        its results in the accumulators' place, an epilogue takes few.
         """
         done = self.complete(plan, tile, p)
         if done is None or not self.allowed(done):
@@ -340,6 +341,8 @@ class Planner:
         yield done
         if done.deferred:
             yield replace(done, deferred=False)
+        if p.staged and self.shape.epilogue_loads and not done.in_place and not done.ping_pong:
+            yield replace(done, deferred=False, in_place=True)
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
@@ -350,6 +353,9 @@ class Planner:
         alone = s.chunk_regs(plan, tile, staged=p.staged)
         if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
             return None
+        in_place = p.staged and regs + extra > 200 and extra > 0
+        if in_place and plan.ping_pong:
+            return None  # ptxas moves the accumulators about in the loop, and spills
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
             p.staged
@@ -384,6 +390,7 @@ class Planner:
         return replace(
             plan,
             num_stages=depth,
+            in_place=in_place,
             raster_group=group,
             **self.registers(plan, regs),
             unit_axes=self.unit_axes(p),
@@ -481,7 +488,10 @@ class Planner:
         regs = accumulator_regs(plan, tile, self.shape.tiles_alive(tile))
         stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
-        return regs + held + self.shape.chunk_regs(plan, tile, staged=True)
+        loaded = self.shape.chunk_regs(plan, tile, staged=True)
+        if not plan.in_place:
+            loaded = self.shape.epilogue_regs(plan, tile)
+        return regs + held + loaded
 
     def no_stream(self) -> ScheduleError:
         """Why nothing can be fetched ahead although all other options are legal."""

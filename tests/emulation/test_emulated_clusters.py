@@ -14,7 +14,6 @@ from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.codegen.module import KernelModule
 from tiledsl.runtime.interop import numpy_view
-from tiledsl.ws.single_role import SinglePlan
 
 BLOCK = 16384
 

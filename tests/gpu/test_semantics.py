@@ -25,20 +25,27 @@ def test_row(name: str) -> None:
             test(*arguments)
 
 
+CPU_BYTES = dots.bytes_of
+
+
+def bytes_on_gpu(*shape: int, **options: int) -> torch.Tensor:
+    """The same numbers on every device."""
+    with torch.device("cpu"):
+        made = CPU_BYTES(*shape, **options)
+    return made.cuda()
+
+
 @pytest.mark.parametrize("k_pack", [True, False])
 def test_scaled_e2m1(k_pack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dots, "FP4", dots.FP4.cuda())
-    monkeypatch.setattr(dots, "bytes_of", lambda *s, **k: CPU_BYTES(*s, **k).cuda())
+    monkeypatch.setattr(dots, "bytes_of", bytes_on_gpu)
     with torch.device("cuda"):
         dots.test_scaled_e2m1(k_pack)
 
 
-CPU_BYTES = dots.bytes_of
-
-
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 def test_scaled_fp8(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dots, "bytes_of", lambda *s, **k: CPU_BYTES(*s, **k).cuda())
+    monkeypatch.setattr(dots, "bytes_of", bytes_on_gpu)
     with torch.device("cuda"):
         dots.test_scaled_fp8(name)
 

@@ -16,6 +16,10 @@ SMALL = {
     "cross_entropy.py", "dropout.py", "histogram.py", "norms.py", "reductions.py", "rope.py",
     "softmax.py", "swiglu.py", "top_k.py", "transpose.py",
 }  # fmt: skip
+FAMILY = {
+    "batched_matmul.py", "block_scaled_matmul.py", "fp8_attention.py", "fp8_matmul.py", "fused_epilogues.py",
+    "grouped_matmul.py", "weight_only.py",
+}  # fmt: skip
 RUN = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 
 
@@ -34,9 +38,16 @@ def output(*command: str | Path) -> str:
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in SMALL])
+@pytest.mark.parametrize("name", [n for n in EXAMPLES if n not in SMALL | FAMILY])
 def test_runs(name):
     assert "relative error" in output(ROOT / "examples" / name)
+
+
+@pytest.mark.nvrtc
+def test_matmul_family_runs():
+    paths = [ROOT / "examples" / name for name in EXAMPLES if name in FAMILY]
+    assert len(paths) == len(FAMILY)
+    assert output("-c", RUN, *paths).count("relative error") >= len(paths)
 
 
 def test_small_ones_run():

@@ -118,7 +118,7 @@ def test_scaled_fp8(name: str) -> None:
 
 def test_scaled_errors() -> None:
     a, b, c = bytes_of(16, 32), torch.randn(64, 16), torch.zeros(16, 16)
-    with pytest.raises(TypeMismatch, match="rhs is tl.float32, but its format is bf16"):
+    with pytest.raises(TypeMismatch, match=r"rhs is tl.float32, but its format is bf16"):
         scaled[(1,)](a, bytes_of(16, 2), b, None, c, 16, 16, 64, "e2m1", "bf16")
     with pytest.raises(TypeMismatch, match=r"lhs_format .e3m2. is none of e2m1"):
         scaled[(1,)](a, bytes_of(16, 2), b, None, c, 16, 16, 64, "e3m2", "bf16")

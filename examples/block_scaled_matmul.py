@@ -41,6 +41,24 @@ def grid_of(m: int, n: int):
     return lambda meta: (tl.cdiv(m, meta["BM"]), tl.cdiv(n, meta["BN"]))
 
 
+def block_scaled(
+    a: torch.Tensor, b: torch.Tensor, sa: torch.Tensor, sb: torch.Tensor
+) -> torch.Tensor:
+    """a[M, K] @ b[K, N] with scales sa[K / 128, M] and sb[K / 128, N / 128]; the result is bf16."""
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"expected a [M, K] and b [K, N], got {[*a.shape]} and {[*b.shape]}")
+    (m, k), n = a.shape, b.shape[1]
+    blocks = -(-k // BLOCK)
+    for name, scale, shape in (("sa", sa, [blocks, m]), ("sb", sb, [blocks, -(-n // BLOCK)])):
+        if [*scale.shape] != shape or scale.dtype != torch.float32:
+            raise ValueError(
+                f"expected {name} of float32 {shape}, got {scale.dtype} {[*scale.shape]}"
+            )
+    c = torch.empty(m, n, device=a.device, dtype=torch.bfloat16)
+    block_scaled_matmul[grid_of(m, n)](a, b, sa, sb, c)
+    return c
+
+
 def quantised(x: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """x[R, K] in fp8 and the scales [K / 128, R / rows] of its blocks of `rows` x 128."""
     r, k = x.shape
@@ -62,8 +80,7 @@ def run(m: int, n: int, k: int, device: str) -> float:
     x, w = torch.randn(m, k, device=device), torch.randn(n, k, device=device)
     x *= torch.rand(m, 1, device=device) * 4
     (a, sa), (b, sb) = quantised(x, 1), quantised(w, BLOCK)
-    c = torch.full((m, n), float("nan"), device=device, dtype=torch.bfloat16)
-    block_scaled_matmul[grid_of(m, n)](a, b.t(), sa, sb, c)
+    c = block_scaled(a, b.t(), sa, sb)
     want = (a.double() * spread(sa, 1, (m, k))) @ (b.double() * spread(sb, BLOCK, (n, k))).t()
     return ((c.double() - want).norm() / want.norm()).item()
 

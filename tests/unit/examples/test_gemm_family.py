@@ -38,6 +38,17 @@ def test_block_scaled_matmul(shape):
     assert block_scaled_matmul.run(*shape, "cpu") <= 2e-3
 
 
+def test_block_scales_of_another_shape_are_refused():
+    (a, sa), (b, sb) = (
+        block_scaled_matmul.quantised(torch.randn(n, 256), rows)
+        for n, rows in ((70, 1), (200, 128))
+    )
+    with pytest.raises(ValueError, match="expected sa of float32"):
+        block_scaled_matmul.block_scaled(a, b.t(), sa.t(), sb)
+    with pytest.raises(ValueError, match=r"expected sb of float32 \[2, 2\]"):
+        block_scaled_matmul.block_scaled(a, b.t(), sa, sb[:1])
+
+
 @pytest.mark.parametrize("sizes", [[128, 128], [0, 1, 200, 0, 131], [5]], ids=str)
 def test_grouped_matmul(sizes):
     assert grouped_matmul.run(sizes, 136, 72, "cpu") <= 4e-3

@@ -237,19 +237,19 @@ def analyze(graph: TileGraph) -> Analysis:
     if hazard is not None:
         out.decline("warp_specialize", HAZARD, hazard.loc)
         return out
-    fed = {o.op.id for f in out.loops for o in f.loads}
-    out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
-    return out
     drawn = drawn_operand(graph, [o.op for f in out.loops for o in f.loads])
     if drawn is not None:
         out.decline("warp_specialize", DRAWN, drawn.loc)
         return out
-
-
-HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
+    fed = {o.op.id for f in out.loops for o in f.loads}
+    out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
+    return out
 
 
 DRAWN = "what is loaded depends on an atomic operation, which happens in one role only"
+HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
+
+
 NEVER = 1 << 20
 """No K is as large."""
 PROMOTION = (
@@ -279,9 +279,6 @@ def is_sum(loop: For, index: int, dots: tuple[Dot, ...]) -> bool:
     return isinstance(op, Add) and (op.a is arg) != (op.b is arg)
 
 
-def memory_hazard(graph: TileGraph) -> Load | None:
-    """A load that is not simply followed by a store of the same block of its tensor."""
-    stores: dict[Value, list[Store]] = {}
 def drawn_operand(graph: TileGraph, loads: Iterable[Load]) -> Op | None:
     """A load, or the control flow around one, that depends on the result of a side effect.
 
@@ -300,6 +297,9 @@ def drawn_operand(graph: TileGraph, loads: Iterable[Load]) -> Op | None:
     return None
 
 
+def memory_hazard(graph: TileGraph) -> Load | None:
+    """A load that is not simply followed by a store of the same block of its tensor."""
+    stores: dict[Value, list[Store]] = {}
     position = {op.id: i for i, op in enumerate(graph.walk())}
     for store in graph.find(Store):
         stores.setdefault(store.tensor, []).append(store)

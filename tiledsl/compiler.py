@@ -454,7 +454,7 @@ def compile_kernel(request: Request) -> Kernel:
             made.rejected = rejection(request, made)
             if not made.rejected:
                 return made if spilled is None else fewest_spills(spilled, made)
-            if spilled is None and made.compiled is not None and not made.compiled.serialized:
+            if spilled is None and may_spill(made):
                 spilled = made
     except ResourceError as error:
         if spilled is None:
@@ -525,11 +525,21 @@ def rejection(request: Request, made: Kernel) -> str:
         if isinstance(made.plan, SinglePlan):
             raise
         return f"{given_up}: {error.message}"
-    problem = faults(made.compiled, forced=request.overrides.structural)
-    if not problem and isinstance(made.plan, Plan) and made.plan.in_place and made.compiled.notes:
+    in_place = isinstance(made.plan, Plan) and made.plan.in_place
+    problem = faults(made.compiled, forced=request.overrides.structural and not in_place)
+    if not problem and in_place and made.compiled.notes:
         problem = f"accumulators are read under a wgmma: {made.compiled.notes[0]}"
     is_last = isinstance(made.plan, SinglePlan) and made.plan.min_blocks == 1
     return f"{given_up}: {problem}" if problem and not is_last else ""
+
+
+def may_spill(made: Kernel) -> bool:
+    """Whether a rejected kernel is right all the same.
+
+    Where results take the place of accumulators, ptxas has moved these under a wgmma.
+    """
+    in_place = isinstance(made.plan, Plan) and made.plan.in_place
+    return made.compiled is not None and not made.compiled.serialized and not in_place
 
 
 def faults(compiled: CompiledKernel, *, forced: bool) -> str:

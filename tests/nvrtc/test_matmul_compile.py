@@ -250,3 +250,24 @@ def test_epilogues_beside_the_accumulators_come_first() -> None:
     assert not kernel.plan.in_place
     assert kernel.compiled.spill_bytes == 0
     assert kernel.compiled.notes == ()
+
+
+@tiledsl.jit
+def scaled(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, factor: tl.float32,
+           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):  # fmt: skip
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc * factor)
+
+
+def test_a_scaled_product_keeps_the_plan_of_the_bare_one() -> None:
+    """Beside 192 accumulators the results of a chunk spill; in their place they do not."""
+    a, b, c = (torch.empty(8192, 8192, device="meta", dtype=torch.bfloat16) for _ in range(3))
+    grid = lambda t: (tl.cdiv(8192, t["BM"]), tl.cdiv(8192, t["BN"]))  # noqa: E731
+    kernel = scaled.compile(a, b.t(), c, 0.5, grid=grid)
+    assert (kernel.constants["BM"], kernel.constants["BN"]) == (128, 192)
+    assert kernel.plan.ping_pong
+    assert kernel.compiled.spill_bytes == 0
+    assert kernel.compiled.notes == ()

@@ -11,6 +11,9 @@ from math import prod
 from tiledsl.dtypes import DType
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
@@ -58,6 +61,7 @@ class KernelShape:
     num_stores: int
     out_bits: int
     epilogue_loads: tuple[tuple[int, ...], ...]
+    computes: bool
     probe: tuple[int, int]
     top_level: bool
     partial: Partial | None = None
@@ -125,6 +129,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         len(stores),
         out_bits,
         analysis.epilogue_loads,
+        not all(_is_rounded_sum(s.value) for s in stores),
         (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
         next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
@@ -341,7 +346,7 @@ class Planner:
         yield done
         if done.deferred:
             yield replace(done, deferred=False)
-        if p.staged and self.shape.epilogue_loads and not done.in_place and not done.ping_pong:
+        if p.staged and self.shape.computes and not done.in_place:
             yield replace(done, deferred=False, in_place=True)
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
@@ -354,8 +359,6 @@ class Planner:
         if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
             return None
         in_place = p.staged and regs + extra > 200 and extra > 0
-        if in_place and plan.ping_pong:
-            return None  # ptxas moves the accumulators about in the loop, and spills
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         deferred = (
             p.staged
@@ -488,10 +491,11 @@ class Planner:
         regs = accumulator_regs(plan, tile, self.shape.tiles_alive(tile))
         stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
-        loaded = self.shape.chunk_regs(plan, tile, staged=True)
-        if not plan.in_place:
-            loaded = self.shape.epilogue_regs(plan, tile)
-        return regs + held + loaded
+        if plan.in_place:
+            return regs + self.shape.chunk_regs(plan, tile, staged=True)
+        width = min(tile[1], 128 * 8 // self.shape.out_bits)  # of a staged chunk, made beside them
+        made = stored * width // tile[1] * self.shape.out_bits // 32
+        return regs + (held or made) + self.shape.epilogue_regs(plan, tile)
 
     def no_stream(self) -> ScheduleError:
         """Why nothing can be fetched ahead although all other options are legal."""
@@ -529,6 +533,14 @@ class Planner:
         return ScheduleError(
             f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
         )
+
+
+def _is_rounded_sum(value: Value) -> bool:
+    """Whether a stored tile is the result of a loop as it is, or rounded."""
+    op = value.defining_op
+    while isinstance(op, Cast):
+        op = op.a.defining_op
+    return isinstance(op, For)
 
 
 def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:

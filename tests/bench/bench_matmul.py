@@ -147,12 +147,12 @@ def ranked_plans(args: tuple[Any, ...], grid: Any, top: int) -> dict[str, dict[s
     selector = select._Selector(request, graph, analyze(graph), autos, fixed)
     out: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
-    for cost, plan, tile in selector.rank():
-        options = {**selector.constants_of(tile), **options_of(plan)}
+    for item in selector.rank():
+        options = {**selector.constants_of(item.tile), **options_of(item.plan)}
         if (key := json.dumps(options, sort_keys=True)) in seen:
             continue
         seen.add(key)
-        out[f"rank {len(out) + 1} ({cost.us:.1f} us expected)"] = options
+        out[f"rank {len(out) + 1} ({item.cost.us:.1f} us expected)"] = options
         if len(out) == top:
             break
     return out

@@ -255,3 +255,11 @@ def test_a_plain_build_has_nothing_of_it() -> None:
     for word in ("stalled", "watched", "jitter", "settle"):
         assert word not in plain.source
     assert "TDSL_DEBUG 1" not in dict(plain.headers)["tiledsl/build.cuh"]
+
+
+def test_warps_agree_to_leave_before_they_look_at_the_tile() -> None:
+    """After a stall, a tile id read before its wait ended may differ from warp to warp."""
+    lines = [line.strip() for line in attention_kernel(debug=True).source.splitlines()]
+    votes = [i for i, line in enumerate(lines) if line.startswith("if (leave_together(")]
+    assert len(votes) == 1
+    assert re.fullmatch(r"if \(!t_\d+\) break;", lines[votes[0] + 1])

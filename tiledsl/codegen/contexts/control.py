@@ -166,16 +166,16 @@ def enter_while(op: ops.While, e: Emission) -> None:
 @emits("control.while")
 def while_(op: ops.While, e: Emission, before: str, body: str) -> WhileContext:
     """`while (true) { before; if (!c) break; body }`."""
-    del op
-    leave = leave_condition(e)
-    return WhileContext(before + (f"\n  if ({leave}) break;" if leave else ""), body)
+    del op, e
+    return WhileContext(before, body)
 
 
 @yields_to("control.while")
 def yield_while(op: ops.Yield, e: Emission) -> CopiesContext | None:
     """From `before`: the values seen by the body and after the loop, then the exit; from the body.
 
-    The next ones.
+    The next ones. A debug build asks first whether a wait was given up: what the condition was read
+    from may then differ from warp to warp.
     """
     loop = op.parent.parent if op.parent else None
     assert isinstance(loop, ops.While)
@@ -183,7 +183,10 @@ def yield_while(op: ops.Yield, e: Emission) -> CopiesContext | None:
         return copies(e, loop.before.args, op.values)
     condition, values = yielded(loop.before)[0], op.values[1:]
     moved = copies(e, loop.body.args, values)
-    return CopiesContext(moved.copies if moved else "", f"!{e.atom(condition)}", "exit")
+    leave = leave_condition(e)
+    lines = [moved.copies] if moved else []
+    lines += [f"if ({leave}) break;"] if leave else []
+    return CopiesContext("\n".join(lines), f"!{e.atom(condition)}", "exit")
 
 
 # ---------------------------------------------------------------------- copies

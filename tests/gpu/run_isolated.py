@@ -11,8 +11,10 @@ table; --log FILE (default: $OUT/isolated.txt where OUT is set) gets every case 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,6 +181,7 @@ class Driver(threading.Thread):
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
         threading.Thread(target=self.read, args=(self.process, self.messages), daemon=True).start()
         message = self.next_message(self.pool.options.start_timeout)
@@ -244,11 +247,11 @@ class Driver(threading.Thread):
         return not message["dead"]
 
     def stop(self) -> int | None:
-        """Ends the worker; its exit status."""
+        """Ends the worker and what it started, whose kernels may spin; its exit status."""
         if self.process is None:
             return None
-        if self.process.poll() is None:
-            self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         try:
             return self.process.wait(10)
         except subprocess.TimeoutExpired:

@@ -26,7 +26,7 @@ def test_a_broken_kernel_says_who_waits_for_what(case: str) -> None:
     """In a process of its own, which would end here if its context did."""
     command = [sys.executable, "-m", "tests.gpu.stalling", case]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout.strip().splitlines()[-1])

@@ -17,11 +17,14 @@ from dataclasses import field
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
+from tiledsl.ws.check_points import ENOUGH_TRIPS
 from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import launch_points
 from tiledsl.ws.check_points import more_points
 from tiledsl.ws.check_points import steady_lines
+from tiledsl.ws.check_points import trips_seen
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import cut_down
@@ -29,6 +32,7 @@ from tiledsl.ws.check_program import never_runs
 from tiledsl.ws.check_run import RULES
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
+from tiledsl.ws.check_wide import wide_point
 
 MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, NotImplementedError)
 SCALES = (1, 2, 4)
@@ -126,6 +130,16 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         for run in runs:
             run.run()
             reached |= run.reached
+        watched = runs[0].watched
+        assert watched is not None
+        for loop in watched.role.body.walk():
+            trips, first = trips_seen(runs).get(loop, (0, -1))
+            if isinstance(loop, For) and first < 0 and trips < ENOUGH_TRIPS:
+                point = wide_point(code, loop, trips, cluster_size)
+                if point is not None:
+                    runs.append(PointRun(code, point, cluster_size, watch=True))
+                    runs[-1].run()
+                    reached |= runs[-1].reached
         made.points += len(runs)
         steady = steady_lines(runs)
         if not isinstance(steady, Fault):

@@ -255,20 +255,25 @@ def first_repeat(items: list[State]) -> int:
     return -1
 
 
-def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
-    """What to report of the loops of several runs, or what is wrong with one that changes."""
+def trips_seen(runs: list[PointRun]) -> dict[Op, tuple[int, int]]:
+    """Per loop, the most trips of any run and the one from which on its state repeats, or -1."""
     best: dict[Op, tuple[int, int]] = {}
     for run in runs:
         for op, trips, first in run.steady():
             old_trips, old_first = best.get(op, (0, -1))
             best[op] = (max(trips, old_trips), max(first, old_first))
+    return best
+
+
+def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
+    """What to report of the loops of several runs, or what is wrong with one that changes."""
     out: list[str] = []
-    for op, (trips, first) in best.items():
+    for op, (trips, first) in trips_seen(runs).items():
         name = f"{op.opcode} at {op.loc.short}" if op.loc else f"{op.opcode} over tiles"
         if first >= 0:
             out.append(f"{name}: from trip {first + 1} on each trip repeats the one before")
         elif trips < ENOUGH_TRIPS:
-            out.append(f"{name}: at most {trips} trips in any of these launches")
+            out.append(f"{name}: at most {trips} trips, whatever the extents and arguments tried")
         else:
             return Fault("liveness", f"{name}: its state does not repeat in {trips} trips", op)
     return out

@@ -1,0 +1,62 @@
+"""Proofs of loops whose bounds are products, differences or minima of extents and arguments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+
+S = 2048
+
+
+@tiledsl.jit
+def persistent(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    pid, count = tl.program_id(0), tl.num_programs(0)
+    rows, columns = tl.cdiv(a.shape[0], 128), tl.cdiv(b.shape[1], 128)
+    for t in range(pid, rows * columns, count):
+        m, n = (t // columns) * 128, (t % columns) * 128
+        acc = tl.zeros((128, 128), tl.float32)
+        for k in range(0, a.shape[1], 64):
+            acc = tl.dot(a.load((m, k), (128, 64)), b.load((k, n), (64, 128)), acc)
+        c.store((m, n), acc)
+
+
+@tiledsl.jit
+def between(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, low, high):
+    m, n = tl.program_id(0) * 128, tl.program_id(1) * 128
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(low * 64, high * 64, 64):
+        acc = tl.dot(a.load((m, k), (128, 64)), b.load((k, n), (64, 128)), acc)
+    c.store((m, n), acc)
+
+
+@tiledsl.jit
+def shares(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    m, n, z = tl.program_id(0) * 128, tl.program_id(1) * 128, tl.program_id(2)
+    blocks = tl.cdiv(a.shape[1], 64)
+    share = tl.cdiv(blocks, tl.num_programs(2))
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(z * share, tl.minimum((z + 1) * share, blocks)):
+        acc = tl.dot(a.load((m, k * 64), (128, 64)), b.load((k * 64, n), (64, 128)), acc)
+    c.store((z, m, n), acc)
+
+
+CASES = {
+    "persistent": (persistent, (), (132,), 3),
+    "between": (between, (0, 32), (16, 16), 2),
+    "shares": (shares, (), (16, 16, 3), 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_loop_shows_that_it_repeats(name: str) -> None:
+    kernel, more, grid, loops = CASES[name]
+    a, b = (torch.empty(S, S, device="meta", dtype=torch.bfloat16) for _ in range(2))
+    shape = (3, S, S) if name == "shares" else (S, S)
+    c = torch.empty(shape, device="meta", dtype=torch.bfloat16)
+    made = kernel.compile(a, b, c, *more, grid=grid)
+    assert made.certificate.proved
+    assert len(made.certificate.steady) == loops
+    assert all("each trip repeats the one before" in line for line in made.certificate.steady)

@@ -160,12 +160,21 @@ class Inspected:
         from tiledsl.compiler import tile_graph
         from tiledsl.ir.analysis.stored import stored_arguments
         from tiledsl.ir.interp import interpret
+        from tiledsl.ir.markers import Auto
+        from tiledsl.ir.specs import AutoInt
         from tiledsl.runtime.interop import check_outputs
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
+        from tiledsl.ws.select import auto_dims
+        from tiledsl.ws.select import check_grid
 
         constants = {k: probe(k, v) for k, v in call.constants.items()}
-        graph = tile_graph(self._request(call, sig, grid, constants), constants)
+        request = self._request(call, sig, grid, constants)
+        autos = {k for k, v in call.constants.items() if isinstance(v, Auto)}
+        if autos and not callable(grid):
+            marked = {k: AutoInt(v, k) if k in autos else v for k, v in constants.items()}
+            check_grid(request.launch, auto_dims(tile_graph(request, marked), autos))
+        graph = tile_graph(request, constants)
         check_outputs(call.runtime, stored_arguments(graph), self._pointers)
         arrays: dict[str, Any] = {}
         for name, spec in zip(sig.names, sig.specs, strict=True):

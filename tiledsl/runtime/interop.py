@@ -133,12 +133,29 @@ def check_outputs(
             )
         if isinstance(value, torch.Tensor) and name not in pointers:
             shape, strides = tuple(value.shape), value.stride()
-            if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
+            if shares_elements(shape, strides):
                 raise LaunchError(
                     f"argument {name}: the kernel stores to it, but several of its elements share "
                     f"memory (shape {shape}, strides {strides})",
                     hint="pass an output of its own, such as .contiguous() gives",
                 )
+
+
+def shares_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether several elements of a tensor may lie at one address.
+
+    None do where each stride is longer than all that the shorter ones span; views of tensors are
+    like that.
+    """
+    if 0 in shape:
+        return False
+    span = 1
+    for n, s in sorted(zip(shape, strides, strict=True), key=lambda x: x[1]):
+        if n > 1:
+            if s < span:
+                return True
+            span = s * (n - 1) + span
+    return False
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:

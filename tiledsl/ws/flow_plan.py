@@ -75,6 +75,8 @@ def plan_flow(
     if isinstance(slots, str):
         return slots
     notes: list[str] = []
+    if overrides.num_stages is not None and overrides.num_stages > slots.depth:
+        notes.append(f"num_stages={overrides.num_stages}: {slots.depth} slots fit and are used")
     schedules: dict[int, LoopSchedule] = {}
     for f in flow.loops:
         best, lines = schedule_loop(f, consumers, min(limit, registers))
@@ -87,6 +89,11 @@ def plan_flow(
     if isinstance(turns, str):
         return turns
     longest, axis, group = tile_order(graph, flow, launch)
+    if overrides.raster_group is not None:
+        if group:
+            group = overrides.raster_group
+        else:
+            notes.append("raster_group is ignored: the programs go in the order of the grid")
     plan = replace(
         base,
         turns=turns,
@@ -184,9 +191,7 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
     used = fixed + staging * buffers + depth * slot
     twice = outer and base.persistent and used + outer <= target.smem_bytes - 1024
     if overrides.num_stages is not None:
-        if overrides.num_stages > depth:
-            return f"num_stages={overrides.num_stages} slots do not fit, {depth} do"
-        depth = overrides.num_stages
+        depth = min(depth, overrides.num_stages)
     if depth < 1:
         return f"one slot of {slot} bytes beside {fixed} bytes does not fit in shared memory"
     return _Slots(depth, 2 if twice else 1, buffers)

@@ -237,12 +237,14 @@ class Planner:
             (o.ping_pong, plan.ping_pong or plan.turns),
             (o.persistent, plan.persistent),
             (o.split_k, plan.split_k),
-            (o.cluster, plan.cluster_size if plan.split_k == 1 else None),
+            (o.cluster, plan.cluster_size),
             (o.swap_operands, plan.swapped),
         )
         if o.prefetch and not (plan.pdl and plan.unit_axes):
             return False
-        return all(want is None or have is None or want == have for want, have in pairs)
+        if o.cluster is not None and o.split_k is None and plan.split_k > 1:
+            return False  # the CTAs of a cluster that is asked for share operands
+        return all(want is None or want == have for want, have in pairs)
 
     def prefetch(self, plan: Plan, tile: tuple[int, int, int], cost: Cost) -> int:
         """Iterations whose streamed boxes are fetched before the kernel before has ended.

@@ -52,6 +52,10 @@ def read_only():
         ({"b": tensor(M, M, dtype=torch.float16)}, r"dot\(\): a is tl.bfloat16 but b is"),
         ({"b": tensor(M, M, dtype=torch.complex64)}, "argument b: dtype torch.complex64 is not"),
         ({"c": tensor(1, M).expand(M, M)}, "argument c: the kernel stores to it, but several of"),
+        (
+            {"c": tensor(3 * M).as_strided((M, M), (1, 2))},
+            "argument c: the kernel stores to it, but several of",
+        ),
         ({"b": 3}, r"argument b: expected a tensor \(it is declared tl.Tensor\), got int"),
         ({"b": [1.0]}, "argument b: expected a tensor or scalar, got list"),
         ({"b": tensor(M, M).to_sparse()}, "argument b: expected a strided tensor, got layout"),
@@ -63,6 +67,11 @@ def test_tensors(place, change, text):
         matmul[tiles](**given)
     if place is not None:
         assert place.launches == []
+
+
+def test_a_tuple_cannot_follow_the_tile_that_is_picked(place):
+    with pytest.raises(TileError, match="BM and BN are picked by the compiler"):
+        matmul[1, 1](tensor(M, M), tensor(M, M), tensor(M, M))
 
 
 def test_arrays_that_cannot_be_written(place):

@@ -133,3 +133,15 @@ def test_rings_keep_two_slots() -> None:
     kernel = chosen(4096, 160)
     assert kernel.plan.num_stages >= 2
     assert tile(kernel) == (128, 96), "between the widest and the narrowest columns"
+
+
+def test_more_slots_than_fit_are_a_hint() -> None:
+    kernel = chosen(4096, 128, BM=128, BN=128, num_stages=3)
+    assert kernel.plan.num_stages == 2
+    assert "num_stages=3: 2 slots fit and are used" in kernel.notes
+
+
+def test_the_raster_group_that_is_asked_for() -> None:
+    assert chosen(4096, 128, raster_group=4).plan.raster_group == 4
+    other = chosen(4096, 128, causal=False, raster_group=4)
+    assert any("raster_group is ignored" in note for note in other.notes)

@@ -191,3 +191,11 @@ def test_clusters_do_not_lie_along_an_axis_of_one_program() -> None:
             extents = -(-rows // constants["BM"]), -(-columns // constants["BN"])
             assert extents[plan.cluster_axis] > 1
     assert plan_for(16, 4096, 4096, cluster=2)[1].cluster_size == 2
+
+
+def test_a_cluster_that_is_asked_for_is_no_split_of_k() -> None:
+    for cluster in (1, 2):
+        _, plan = plan_for(128, 4096, 4096, cluster=cluster)
+        assert (plan.cluster_size, plan.split_k) == (cluster, 1)
+    _, both = plan_for(128, 4096, 4096, cluster=2, split_k=2)
+    assert both.split_k == 2

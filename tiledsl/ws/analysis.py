@@ -337,6 +337,10 @@ def _dot_loop(
             if reason or isinstance(smem, str):
                 out.decline("warp_specialize", f"operand {side}: {reason or smem}", load.loc)
                 return None
+            reason = major_problem(side, smem, transposed=found[1])
+            if reason:
+                out.decline("warp_specialize", reason, load.loc)
+                return None
             axes = _union(program_axes(o, cache) for o in load.offsets)
             name = load.result.name or side
             loads.setdefault(load.id, OperandLoad(load, smem, axes, name))
@@ -356,6 +360,19 @@ def _dot_loop(
         out.decline("warp_specialize", problem, loop.loc)
         return None
     return found
+
+
+def major_problem(side: str, smem: SmemType, *, transposed: bool) -> str:
+    """Why wgmma cannot read an operand the way it lies in memory, or "". ISA: wgmma.mma_async."""
+    major = 1 - smem.major if transposed else smem.major
+    along_k = major == (1 if side == "a" else 0)
+    if smem.dtype.bits == 16 or along_k:
+        return ""
+    other = "M" if side == "a" else "N"
+    return (
+        f"operand {side}: wgmma reads {smem.dtype!r} along K only, and the tensor is contiguous "
+        f"along {other}"
+    )
 
 
 def _partial_problem(graph: TileGraph, found: DotLoop) -> str:

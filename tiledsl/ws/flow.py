@@ -35,6 +35,7 @@ from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import drawn_operand
 from tiledsl.ws.analysis import is_zero_tile
+from tiledsl.ws.analysis import major_problem
 from tiledsl.ws.analysis import memory_hazard
 from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
@@ -258,6 +259,10 @@ def _flow_dot(
             continue
         made = _operand(graph, loop, found[0], written, out)
         if made is None:
+            return None
+        problem = major_problem("ab"[side], made.smem, transposed=found[1])
+        if problem:
+            out.decline(problem, found[0])
             return None
         (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
         loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])

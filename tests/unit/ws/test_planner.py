@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.gpu.matmul_kernels import matmul
 from tests.unit.ws.kernels import FP32
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
@@ -199,3 +200,18 @@ def test_a_cluster_that_is_asked_for_is_no_split_of_k() -> None:
         assert (plan.cluster_size, plan.split_k) == (cluster, 1)
     _, both = plan_for(128, 4096, 4096, cluster=2, split_k=2)
     assert both.split_k == 2
+
+
+@pytest.mark.parametrize("tile", [{}, {"BM": 128, "BN": 128, "BK": 64}], ids=["auto", "given"])
+def test_8_bit_operands_that_do_not_lie_along_k(tile: dict[str, int]) -> None:
+    a, b = (torch.empty(512, 512, device="meta", dtype=torch.float8_e4m3fn) for _ in range(2))
+    c = torch.empty(512, 512, device="meta", dtype=torch.bfloat16)
+    grid = lambda t: (tl.cdiv(512, t["BM"]), tl.cdiv(512, t["BN"]))  # noqa: E731
+    kernel = matmul.compile(a, b, c, grid=grid, **tile)
+    (declined,) = kernel.declined
+    assert "wgmma reads tl.float8e4nv along K only, and the tensor is contiguous along N" in str(
+        declined
+    )
+    with pytest.raises(ScheduleError, match="along K only") as caught:
+        matmul.compile(a, b, c, grid=grid, warp_specialize=True, **tile)
+    assert caught.value.loc is not None

@@ -244,6 +244,8 @@ class Inspected:
 
         kernel = self.compile(*args, **kwargs)
         kernel.notes += ignored_options(kernel, kwargs, self.fn)
+        if kwargs.get("grid") is None:
+            kernel.notes.append("no grid was given (grid=...): this is the plan for one program")
         return render_report(kernel)
 
     def with_cuda(self, path: str | Path) -> EditedKernel:

@@ -275,6 +275,7 @@ class _Selector:
         self.probe_tile = (int(a.shape[0]), int(b.shape[1]), int(a.shape[1]))
         self.staged = bool(stored_geometry(analysis.stores, Plan(num_consumers=1, mma_depth=1))[0])
         self.span = self.loop_span()
+        self.outer = self.outer_trips()
 
     def constants_of(self, tile: tuple[int, int, int]) -> dict[str, int]:
         """Values of the auto constexprs for a tile."""
@@ -320,6 +321,25 @@ class _Selector:
         except (Unknown, KeyError):
             return self.longest_span(loop)
 
+    def outer_trips(self) -> int:
+        """How often a program in the middle of the grid runs the first dot loop."""
+        launch: Launch = self.request.launch
+        grid = launch.grid(self.fixed)
+        values = HostValues(self.host_args(), grid, (grid[0] // 2, grid[1] // 2, grid[2] // 2))
+        count, region = 1, self.analysis.loops[0].loop.parent
+        while region is not None:
+            loop = region.parent
+            if isinstance(loop, For):
+                try:
+                    low, high, step = (
+                        int(values.get(v)) for v in (loop.lower, loop.upper, loop.step)
+                    )
+                    count *= max(1, -(-(high - low) // step)) if step > 0 else 1
+                except (Unknown, KeyError):
+                    pass
+            region = loop.parent if loop is not None else None
+        return count
+
     def longest_span(self, loop: For) -> int:
         """The extent that the loop walks along, where its bounds depend on loaded data."""
         for item in self.analysis.loops[0].loads:
@@ -351,7 +371,7 @@ class _Selector:
         stored = {s.tensor.name for s in self.analysis.stores}
         return Problem(
             grid,
-            -(-self.span // step),
+            -(-self.span // step) * self.outer,
             tile,
             self.shape.itemsize,
             self.pitch_128(loaded),

@@ -7,6 +7,7 @@ graph. What cannot be specialised is reported with a reason and a place.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -233,20 +234,30 @@ def analyze(graph: TileGraph) -> Analysis:
         if found is None:
             return out
         out.loops.append(found)
-    hazard = memory_hazard(graph)
-    if hazard is not None:
-        out.decline("warp_specialize", HAZARD, hazard.loc)
-        return out
-    drawn = drawn_operand(graph, [o.op for f in out.loops for o in f.loads])
-    if drawn is not None:
-        out.decline("warp_specialize", DRAWN, drawn.loc)
+    for reason, op in order_problems(graph, [o.op for f in out.loops for o in f.loads]):
+        out.decline("warp_specialize", reason, op.loc)
         return out
     fed = {o.op.id for f in out.loops for o in f.loads}
     out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
     return out
 
 
+def order_problems(graph: TileGraph, operands: Iterable[Load]) -> Iterator[tuple[str, Op]]:
+    """Accesses to memory whose order roles would not keep: why, and the op."""
+    found = {
+        HAZARD: memory_hazard(graph),
+        OVERWRITTEN: overwritten_store(graph),
+        DRAWN: drawn_operand(graph, operands),
+    }
+    for reason, op in found.items():
+        if op is not None:
+            yield reason, op
+
+
 DRAWN = "what is loaded depends on an atomic operation, which happens in one role only"
+OVERWRITTEN = (
+    "the kernel may store to the same elements twice, and bulk copies keep no order between stores"
+)
 HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
 
 
@@ -310,6 +321,44 @@ def memory_hazard(graph: TileGraph) -> Load | None:
             if not same or not follows:
                 return load
     return None
+
+
+def overwritten_store(graph: TileGraph) -> Store | None:
+    """A store that may follow another one to the same elements of its tensor.
+
+    Two stores in different branches of an if exclude each other. A store in a loop is taken to walk
+    along where its place depends on what the loop changes.
+    """
+    before: dict[Value, list[Store]] = {}
+    for store in graph.find(Store):
+        if any(not _exclude(store, other) for other in before.get(store.tensor, [])):
+            return store
+        before.setdefault(store.tensor, []).append(store)
+        loops = [o for o in graph.enclosing(store) if isinstance(o, For | While)]
+        if not all(_walks(graph, store, loop) for loop in loops):
+            return store
+    return None
+
+
+def _exclude(a: Store, b: Store) -> bool:
+    """Whether two stores stand in different branches of an if."""
+    branches: list[dict[int, Region]] = []
+    for store in (a, b):
+        found: dict[int, Region] = {}
+        region = store.parent
+        while region is not None and region.parent is not None:
+            if isinstance(region.parent, If):
+                found[region.parent.id] = region
+            region = region.parent.parent
+        branches.append(found)
+    both = branches[0].keys() & branches[1].keys()
+    return any(branches[0][i] is not branches[1][i] for i in both)
+
+
+def _walks(graph: TileGraph, store: Store, loop: For | While) -> bool:
+    """Whether the place of a store is made from what a loop around it changes."""
+    known = tainted_values(graph, [a for region in loop.regions for a in region.args])
+    return any(v in known for v in store.offsets)
 
 
 def _dot_loop(

@@ -27,18 +27,15 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DRAWN
-from tiledsl.ws.analysis import HAZARD
 from tiledsl.ws.analysis import PROMOTION
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
-from tiledsl.ws.analysis import drawn_operand
 from tiledsl.ws.analysis import is_zero_tile
 from tiledsl.ws.analysis import major_problem
-from tiledsl.ws.analysis import memory_hazard
 from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.analysis import order_problems
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import smem_of_load
 from tiledsl.ws.analysis import tainted_values
@@ -127,7 +124,7 @@ class Flow:
         return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze) for o in group)
 
 
-def analyze_flow(graph: TileGraph) -> Flow:  # noqa: C901 - a line per reason
+def analyze_flow(graph: TileGraph) -> Flow:
     """Finds the flow loops, or says why there are none."""
     out = Flow(stores=graph.find(Store))
     for op in graph.walk():
@@ -149,13 +146,9 @@ def analyze_flow(graph: TileGraph) -> Flow:  # noqa: C901 - a line per reason
             return out
         out.loops.append(found)
     out.outer = list(outer.values())
-    hazard = memory_hazard(graph)
-    if hazard is not None:
-        out.decline(HAZARD, hazard)
     operands = [o.op for f in out.loops for d in f.dots for o in d.loads]
-    drawn = drawn_operand(graph, [*operands, *(o.op for o in out.outer)])
-    if drawn is not None:
-        out.decline(DRAWN, drawn)
+    for reason, op in order_problems(graph, [*operands, *(o.op for o in out.outer)]):
+        out.decline(reason, op)
     for dot in graph.find(Dot):
         if needs_promotion(dot):
             out.decline(PROMOTION, dot)

@@ -423,7 +423,9 @@ class FlowConsumerBuilder(FlowOperands):
             wait.results[0].name = step.op.result.name
             self.map[step.op.result] = wait.results[0]
         elif step.kind == "release":
-            self.b.add(aref.Consumed(self.arefs[flow.loop.id][step.group]))
+            # Lanes read a slot each for itself: the first one must not give it back alone.
+            read = any(o.op.id in self.read_loads for o in flow.groups[step.group])
+            self.b.add(aref.Consumed(self.arefs[flow.loop.id][step.group], converge=read))
             part.got.discard(step.group)
         elif step.op is not None and step.op.id in self.load_ids:
             self.read_slot(flow, step.op, part)

@@ -72,6 +72,7 @@ class FlowOperands(ConsumerBuilder):
         self.arefs = arefs
         self.covered = {b.select.id for f in flow.loops for d in f.dots for b in d.bounds}
         self.part: Iteration | None = None
+        self.read_loads: set[int] = set()
 
     def get_slots(self, flow: FlowLoop, loads: set[int], part: Iteration) -> None:
         """Waits for the channels of some loads, unless the iteration has their slots already."""
@@ -88,6 +89,7 @@ class FlowOperands(ConsumerBuilder):
         """A loaded tile in registers, for tile math."""
         self.get_slots(flow, {load.id}, part)
         value = load.results[0]
+        self.read_loads.add(load.id)
         self.map[value] = self.b.value(Read(part.slots[value]), value.name)
 
     def smem_operand(self, v: Value) -> Value | None:

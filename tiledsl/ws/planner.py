@@ -11,9 +11,6 @@ from math import prod
 from tiledsl.dtypes import DType
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
-from tiledsl.ir.op import Value
-from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
@@ -27,6 +24,9 @@ from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import estimate
 from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
+from tiledsl.ws.epilogues import in_blocks
+from tiledsl.ws.epilogues import is_rounded_sum
+from tiledsl.ws.epilogues import separable
 from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Overrides
@@ -62,6 +62,8 @@ class KernelShape:
     out_bits: int
     epilogue_loads: tuple[tuple[int, ...], ...]
     computes: bool
+    separable: bool
+    in_blocks: bool
     probe: tuple[int, int]
     top_level: bool
     partial: Partial | None = None
@@ -69,6 +71,13 @@ class KernelShape:
     def tiles_alive(self, tile: tuple[int, int, int]) -> int:
         """Tiles of the product's size that a loop keeps in registers."""
         return self.num_dots if self.partial is None else self.partial.tiles_alive(tile[2])
+
+    @property
+    def may_split(self) -> bool:
+        """Whether CTAs may share out the iterations; they have one buffer of partial sums."""
+        sums = self.num_dots if self.partial is None else self.partial.carried
+        alone = self.num_loops == 1 and self.top_level and sums == 1 and self.num_dots == 1
+        return alone and self.zero_init and self.separable and self.in_blocks
 
     def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of tiles that the epilogue loads; a thread keeps 2 of 8 columns of a row."""
@@ -129,7 +138,9 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         len(stores),
         out_bits,
         analysis.epilogue_loads,
-        not all(_is_rounded_sum(s.value) for s in stores),
+        not all(is_rounded_sum(s.value) for s in stores),
+        separable(body, analysis),
+        in_blocks(body),
         (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
         next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
@@ -292,11 +303,7 @@ class Planner:
             yield plan
             if persistent and s.top_level:
                 yield from self.clustered(plan, tile, p)
-        if base.ping_pong or not s.zero_init or s.num_loops > 1 or not s.top_level:
-            return
-        if s.num_dots > 1 or (s.partial is not None and s.partial.carried > 1):
-            return  # one buffer of partial sums
-        for split in (2, 4):
+        for split in (2, 4) if s.may_split and not base.ping_pong else ():
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
                 yield replace(
@@ -310,6 +317,8 @@ class Planner:
         """
         used = self.shape.operand_axes[0] | self.shape.operand_axes[1]
         asked = self.overrides.cluster
+        if not self.shape.in_blocks:
+            return
         for axis in (0, 1):
             if axis in self.shape.bound_axes or axis not in used:
                 continue
@@ -507,7 +516,9 @@ class Planner:
             hint="leave the option out, or give prefetch=0",
         )
 
-    def refusal(self, tiles: list[tuple[int, int, int]]) -> ScheduleError:
+    def refusal(  # noqa: C901 - a case per reason
+        self, tiles: list[tuple[int, int, int]]
+    ) -> ScheduleError:
         """Why the overrides leave no plan."""
         asked = ", ".join(f"{k}={v}" for k, v in self.overrides.given.items())
         o, shape = self.overrides, self.shape
@@ -527,6 +538,13 @@ class Planner:
             why = f"cluster must be 1, 2 or 4, got {o.cluster}"
         elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
             why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
+        elif (o.cluster or o.split_k or 1) > 1 and not shape.in_blocks:
+            why = (
+                "a cluster also runs programs beyond the grid, and parts that other CTAs own: "
+                "the kernel may then access tensors in blocks only, not through pointers or atomics"
+            )
+        elif (o.split_k or 1) > 1 and not shape.separable:
+            why = "split_k needs an epilogue that works element by element"
         elif (o.split_k or 1) > 1 and not shape.zero_init:
             why = "split_k needs a loop that carries nothing but sums which start from zero"
         elif o.num_stages is not None:
@@ -535,14 +553,6 @@ class Planner:
         return ScheduleError(
             f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
         )
-
-
-def _is_rounded_sum(value: Value) -> bool:
-    """Whether a stored tile is the result of a loop as it is, or rounded."""
-    op = value.defining_op
-    while isinstance(op, Cast):
-        op = op.a.defining_op
-    return isinstance(op, For)
 
 
 def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:

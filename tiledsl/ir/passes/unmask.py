@@ -25,6 +25,7 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.ir.types import ScalarType
@@ -175,19 +176,36 @@ def _move_body(graph: TileGraph, old: For, new: For) -> None:
 
 
 def _scalar(b: Builder, form: Affine, extra: int) -> Value:
-    """sum of the terms + low + extra."""
-    out = b.value(ew.Constant(form.low + extra, int32))
-    for value, factor in form.terms:
-        if isinstance(value, RowEnd):
-            term = b.value(program.OwnRow(value.rows, value.last))
-        else:
-            term = value
-        if term.type != ScalarType(int32):
-            term = b.value(ew.Cast(term, int32))
-        if factor != 1:
-            term = b.value(ew.Mul(term, b.value(ew.Constant(factor, int32))))
-        out = b.value(ew.Add(out, term))
+    """sum of the terms + low + extra, at most as far as int32 goes."""
+    rest = form.low + extra
+    ends = [(v, f) for v, f in form.terms if isinstance(v, RowEnd)]
+    terms = [(v, f) for v, f in form.terms if not isinstance(v, RowEnd)]
+    if not terms:
+        out = b.value(ew.Constant(rest, int32))
+    else:
+        out = b.value(ew.Cast(terms[0][0], int32)) if _is_wide(terms[0][0]) else terms[0][0]
+        out = _times(b, out, terms[0][1])
+        for value, factor in terms[1:]:
+            term = b.value(ew.Cast(value, int32)) if _is_wide(value) else value
+            out = b.value(ew.Add(out, _times(b, term, factor)))
+        room = abs(rest) + sum(abs(f) * v.rows for v, f in ends)
+        if not all(f > 0 and isinstance(v.defining_op, Shape) for v, f in terms):
+            low, high = (b.value(ew.Constant(x, int32)) for x in (room - 2**31, 2**31 - 1 - room))
+            out = b.value(ew.Min(b.value(ew.Max(out, low)), high))
+        if rest:
+            out = b.value(ew.Add(b.value(ew.Constant(rest, int32)), out))
+    for value, factor in ends:
+        end = b.value(program.OwnRow(value.rows, value.last))
+        out = b.value(ew.Add(out, _times(b, end, factor)))
     return out
+
+
+def _is_wide(value: Value) -> bool:
+    return value.type != ScalarType(int32)
+
+
+def _times(b: Builder, value: Value, factor: int) -> Value:
+    return value if factor == 1 else b.value(ew.Mul(value, b.value(ew.Constant(factor, int32))))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,142 @@
+"""Effects and orders of specialised kernels: clusters, split-K, atomics, repeated stores, lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tiledsl
+import tiledsl.language as tl
+from tests.emulation.matmuls import BF16
+from tests.emulation.matmuls import F32
+from tests.emulation.test_emulated_kernels import same_as_interpreter
+from tests.gpu.matmul_kernels import grid_of
+from tiledsl.errors import ScheduleError
+
+RNG = np.random.default_rng(5)
+TOLERANCE = 2.0**-7
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(BF16)
+
+
+def nothing(*shape: int, dtype: np.dtype = BF16) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
+def matrices(M: int, N: int, K: int) -> dict[str, np.ndarray]:
+    return {"a": normal(M, K), "b": normal(N, K).T}
+
+
+@tiledsl.jit
+def row_maxima(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, AXIS: tl.constexpr,
+               BM: tl.constexpr = 64, BN: tl.constexpr = 128, BK: tl.constexpr = 64):  # fmt: skip
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc - tl.max(acc, AXIS, keep_dims=True))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_of_a_long_sum(axis: int) -> None:
+    """Split-K would be the choice, but no warpgroup has all of the sums then."""
+    args = {**matrices(64, 256, 2048), "c": nothing(64, 256)}
+    same_as_interpreter(row_maxima, args, ("c",), grid_of(64, 256), tolerance=TOLERANCE, AXIS=axis)
+    with pytest.raises(ScheduleError, match="an epilogue that works element by element"):
+        same_as_interpreter(row_maxima, args, ("c",), grid_of(64, 256), AXIS=axis, split_k=2)
+
+
+@tiledsl.jit
+def counted(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, count, s,
+            BM: tl.constexpr = 128, BN: tl.constexpr = 128, BK: tl.constexpr = 64):  # fmt: skip
+    x, y = tl.program_id(0), tl.program_id(1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((x * BM, k), (BM, BK)), b.load((k, y * BN), (BK, BN)), acc)
+    c.store((x * BM, y * BN), acc)
+    tl.atomic_add(count, 1)
+    tl.store(s + x * tl.num_programs(1) + y, tl.max(acc))
+
+
+@pytest.mark.parametrize("shape", [(384, 384, 128), (64, 128, 2048)], ids=str)
+def test_pointers_and_atomics_are_those_of_the_programs_of_the_grid(
+    shape: tuple[int, int, int],
+) -> None:
+    """Clusters pad the grid, and under split-K each program is several CTAs."""
+    M, N, K = shape
+    programs = -(-M // 128) * -(-N // 128)
+    args = {
+        **matrices(M, N, K), "c": nothing(M, N), "count": np.zeros(1, np.int32),
+        "s": nothing(programs, dtype=F32),
+    }  # fmt: skip
+    same_as_interpreter(counted, args, ("c", "count", "s"), grid_of(M, N), tolerance=TOLERANCE)
+    with pytest.raises(ScheduleError, match="beyond the grid"):
+        same_as_interpreter(counted, args, ("c",), grid_of(M, N), cluster=2)
+
+
+@tiledsl.jit
+def twice(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
+          BM: tl.constexpr = 128, BN: tl.constexpr = 128, BK: tl.constexpr = 64):  # fmt: skip
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+    c.store((m, n), tl.max(acc, 1)[:, None])
+
+
+@tiledsl.jit
+def again(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
+          BM: tl.constexpr = 128, BN: tl.constexpr = 128, BK: tl.constexpr = 64):  # fmt: skip
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+        c.store((m, n), acc)
+
+
+@pytest.mark.parametrize("kernel", [twice, again], ids=["twice", "in the loop"])
+def test_the_last_store_stays(kernel) -> None:
+    args = {**matrices(136, 136, 200), "c": nothing(136, 136)}
+    same_as_interpreter(kernel, args, ("c",), grid_of(136, 136), tolerance=TOLERANCE)
+    with pytest.raises(ScheduleError, match="may store to the same elements twice"):
+        same_as_interpreter(kernel, args, ("c",), grid_of(136, 136), num_consumers=2)
+
+
+@tiledsl.jit
+def masked_columns(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, end: tl.int32):
+    m = tl.program_id(0) * 64
+    x = q.load((m, 0), (64, 64))
+    acc = tl.zeros((64, 64), tl.float32)
+    for n in range(0, k.shape[0], 64):
+        inside = (tl.arange(0, 64) < end)[None, :]
+        y = tl.where(inside, k.load((n, 0), (64, 64)), 0.0)
+        s = tl.dot(x, tl.trans(y))
+        acc = tl.dot((s * 0.1).to(tl.bfloat16), v.load((n, 0), (64, 64)), acc)
+    o.store((m, 0), acc)
+
+
+def test_lanes_read_a_slot_before_it_is_given_back() -> None:
+    args = {"q": normal(64, 64), "k": normal(310, 64), "v": normal(310, 64),
+            "o": nothing(64, 64, dtype=F32), "end": 40}  # fmt: skip
+    same_as_interpreter(masked_columns, args, ("o",), (1,), tolerance=TOLERANCE)
+
+
+@tiledsl.jit
+def masked_by_limits(q: tl.Tensor, k: tl.Tensor, o: tl.Tensor, limit: tl.int32):
+    x = q.load((0, 0), (64, 64))
+    acc = tl.zeros((64,), tl.float32)
+    for n in range(0, k.shape[0], 64):
+        s = tl.dot(x, tl.trans(k.load((n, 0), (64, 64))))
+        seen = (n + tl.arange(0, 64))[None, :] <= limit
+        acc += tl.sum(tl.where(seen, s, 0.0), 1)
+    o.store((0,), acc)
+
+
+@pytest.mark.parametrize("limit", [-(2**31), -(2**31) + 40, -1, 70, 2**31 - 2**17])
+def test_limits_at_the_ends_of_int32(limit: int) -> None:
+    """The range without masks is worked out with what lies beyond."""
+    args = {"q": normal(64, 64), "k": normal(200, 64), "o": nothing(64, dtype=F32), "limit": limit}
+    same_as_interpreter(masked_by_limits, args, ("o",), (1,), tolerance=2.0**-12)

@@ -162,7 +162,9 @@ class Inspected:
         from tiledsl.ir.interp import interpret
         from tiledsl.ir.markers import Auto
         from tiledsl.ir.specs import AutoInt
+        from tiledsl.ir.types import ScalarType
         from tiledsl.runtime.interop import check_outputs
+        from tiledsl.runtime.interop import check_scalar
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
         from tiledsl.ws.select import auto_dims
@@ -176,6 +178,7 @@ class Inspected:
             check_grid(request.launch, auto_dims(tile_graph(request, marked), autos))
         graph = tile_graph(request, constants)
         check_outputs(call.runtime, stored_arguments(graph), self._pointers)
+        types: dict[str, Any] = {a.name: a.type for a in graph.args}
         arrays: dict[str, Any] = {}
         for name, spec in zip(sig.names, sig.specs, strict=True):
             value = call.runtime[name]
@@ -186,6 +189,8 @@ class Inspected:
                 case PointerSpec():
                     arrays[name] = storage_view(value, name)
                 case _:
+                    if isinstance(types.get(name), ScalarType):
+                        check_scalar(name, value, types[name].dtype)
                     arrays[name] = value
         interpret(graph, arrays, normalize_grid(grid, constants, call.runtime))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tiledsl.dtypes import DType
 from tiledsl.errors import LaunchError
 from tiledsl.runtime.signature import FROM_TORCH
 
@@ -139,6 +141,24 @@ def check_outputs(
                     f"memory (shape {shape}, strides {strides})",
                     hint="pass an output of its own, such as .contiguous() gives",
                 )
+
+
+def check_scalar(name: str, value: object, dtype: DType) -> None:
+    """Refuses a number that its parameter cannot hold, as a launch on a GPU does.
+
+    Raises:
+        LaunchError: not an integer, or one that is too large.
+    """
+    if not dtype.is_int:
+        return
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    signed = dtype.kind == "int"
+    low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if signed else (0, 1 << dtype.bits)
+    if number is None or (dtype.bits > 1 and not low <= number < high):
+        raise LaunchError(f"argument {name}: {value!r} does not fit {dtype}")
 
 
 def shares_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

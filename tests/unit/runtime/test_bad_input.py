@@ -74,6 +74,18 @@ def test_a_tuple_cannot_follow_the_tile_that_is_picked(place):
         matmul[1, 1](tensor(M, M), tensor(M, M), tensor(M, M))
 
 
+@tiledsl.jit
+def counts(o, n: tl.int32):
+    tl.store(o, n)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 3.5, np.float32(2.0)], ids=str)
+def test_numbers_that_a_parameter_cannot_hold(value):
+    """As the launch on a GPU does."""
+    with pytest.raises(LaunchError, match=r"argument n: .* does not fit i32"):
+        counts[(1,)](torch.zeros(1, dtype=torch.int32), value)
+
+
 def test_arrays_that_cannot_be_written(place):
     x, out = np.ones(64, np.float32), read_only()
     with pytest.raises(LaunchError, match="argument o: the kernel stores to it, but the array is"):

@@ -355,7 +355,10 @@ def lower_roles(
     target = request.target
     run_passes(out, ("dce", "cse", "dce"), target, check=0)
     dump(request, out, "20_partition")
-    (_, consumer) = out.find(Role)
+    roles: list[Role] = out.find(Role)
+    if len(roles) < 2:
+        raise ScheduleError("no loop runs here, so that there is nothing to copy for a role")
+    consumer = roles[1]
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
     fuse_elementwise(out, consumer.body)

@@ -140,3 +140,36 @@ def test_limits_at_the_ends_of_int32(limit: int) -> None:
     """The range without masks is worked out with what lies beyond."""
     args = {"q": normal(64, 64), "k": normal(200, 64), "o": nothing(64, dtype=F32), "limit": limit}
     same_as_interpreter(masked_by_limits, args, ("o",), (1,), tolerance=2.0**-12)
+
+
+@tiledsl.jit
+def limited(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    m, n = tl.program_id(0) * 64, tl.program_id(1) * 24
+    acc = tl.full((64, 24), 3, tl.float32)
+    if m + n < 100:
+        for k in range(0, min(a.shape[0], m + 64), 32):
+            y = tl.trans(b.load((n, k), (24, 32)))
+            y = tl.where((k + tl.arange(0, 32))[:, None] < 40, y, 0)
+            acc = tl.dot(tl.trans(a.load((k, m), (32, 64))), y, acc)
+    c.store((m, n), acc)
+
+
+def test_transposed_operands_with_a_limit() -> None:
+    """The right operand is computed from a tile that comes through registers."""
+    args = {"a": normal(160, 136), "b": normal(48, 160), "c": nothing(136, 48)}
+    same_as_interpreter(limited, args, ("c",), (3, 2), tolerance=TOLERANCE)
+
+
+@tiledsl.jit
+def idle(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, 0, 64):
+        acc = tl.dot(a.load((0, k), (64, 64)), b.load((k, 0), (64, 64)), acc)
+        acc = acc * 2.0
+    c.store((0, 0), acc)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent": False}], ids=str)
+def test_loops_that_never_run(options: dict[str, bool]) -> None:
+    args = {**matrices(64, 64, 64), "c": nothing(64, 64)}
+    same_as_interpreter(idle, args, ("c",), (1,), **options)

@@ -19,7 +19,6 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import Yield
-from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
@@ -104,6 +103,7 @@ class Body:
         self.flow = flow
         loop = flow.loop
         self.loads = {o.op.id for g in flow.groups for o in g}
+        self.operands = self.loads | {o.op.id for d in flow.dots for o in d.loads}
         self.dots = {d.dot.id: d for d in flow.dots}
         self._uses: dict[int, list[Value]] = {}
         self.selects = {b.select.id for d in flow.dots for b in d.bounds}
@@ -119,7 +119,7 @@ class Body:
         self.quiet = {o.id for o in self.ops if self._reads_accumulator(o)}
 
     def _is_operand(self, op: Op) -> bool:
-        """Loads, and transposes between a load and its dot: the dot's descriptor covers them."""
+        """Loads through channels, and transposes up to a dot, which its descriptor covers."""
         if op.id in self.flow.math:
             return False
         if op.id in self.loads or op.id in self.selects:
@@ -128,7 +128,7 @@ class Body:
         while isinstance(source, Transpose):
             source = source.a.defining_op
         return isinstance(op, Transpose) and (
-            isinstance(source, Load) or (source is not None and source.id in self.selects)
+            source is not None and source.id in (self.operands | self.selects)
         )
 
     def uses(self, op: Op) -> list[Value]:

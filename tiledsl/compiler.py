@@ -308,6 +308,8 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     stores, notes = stored_geometry(analysis.stores, plan)
     if plan.deferred and not stores:
         raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
+    if request.overrides.raster_group is not None and not plan.persistent:
+        notes.append("raster_group is ignored: each program is a CTA, or a cluster, of its own")
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     build_producer(graph, builder, plan, channels, mapping)

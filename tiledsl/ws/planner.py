@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import prod
 
 from tiledsl.dtypes import DType
-from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
@@ -31,6 +30,8 @@ from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.refusals import no_stream
+from tiledsl.ws.refusals import refusal
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import is_turned
 from tiledsl.ws.stores import split_of
@@ -492,9 +493,9 @@ class Planner:
         if not found and self.overrides.prefetch:
             without = replace(self.overrides, prefetch=None)
             if Planner(self.shape, without, self.target).best(tiles, problem_of):
-                raise self.no_stream()
+                raise no_stream(self.overrides)
         if not found and self.overrides.given:
-            raise self.refusal(tiles)
+            raise refusal(self.shape, self.overrides, self.target, tiles)
         return found
 
     def registers_of(self, plan: Plan, tile: tuple[int, int, int]) -> int:
@@ -507,52 +508,6 @@ class Planner:
         width = min(tile[1], 128 * 8 // self.shape.out_bits)  # of a staged chunk, made beside them
         made = stored * width // tile[1] * self.shape.out_bits // 32
         return regs + (held or made) + self.shape.epilogue_regs(plan, tile)
-
-    def no_stream(self) -> ScheduleError:
-        """Why nothing can be fetched ahead although all other options are legal."""
-        return ScheduleError(
-            f"launch options prefetch={self.overrides.prefetch}: no operand is read by one program "
-            "alone while the other one is shared, so that there is no stream to fetch ahead of",
-            hint="leave the option out, or give prefetch=0",
-        )
-
-    def refusal(  # noqa: C901 - a case per reason
-        self, tiles: list[tuple[int, int, int]]
-    ) -> ScheduleError:
-        """Why the overrides leave no plan."""
-        asked = ", ".join(f"{k}={v}" for k, v in self.overrides.given.items())
-        o, shape = self.overrides, self.shape
-        why = "no legal plan has these values together"
-        tile = "x".join(map(str, tiles[0])) if tiles else "?"
-        if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
-            why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
-        elif shape.partial is not None and (o.mma_depth or 1) > 1:
-            why = "the loop's products are added up outside of the tensor core, one group in flight"
-        elif o.num_consumers is not None and not 1 <= o.num_consumers <= 3:
-            why = f"num_consumers must be 1, 2 or 3, got {o.num_consumers}"
-        elif o.ping_pong and o.persistent is False:
-            why = "ping_pong needs persistent=True: each warpgroup walks over tiles of its own"
-        elif o.ping_pong and shape.bound_axes:
-            why = "ping_pong needs a trip count that does not depend on the program id"
-        elif o.cluster not in (None, 1, 2, 4):
-            why = f"cluster must be 1, 2 or 4, got {o.cluster}"
-        elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
-            why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
-        elif (o.cluster or o.split_k or 1) > 1 and not shape.in_blocks:
-            why = (
-                "a cluster also runs programs beyond the grid, and parts that other CTAs own: "
-                "the kernel may then access tensors in blocks only, not through pointers or atomics"
-            )
-        elif (o.split_k or 1) > 1 and not shape.separable:
-            why = "split_k needs an epilogue that works element by element"
-        elif (o.split_k or 1) > 1 and not shape.zero_init:
-            why = "split_k needs a loop that carries nothing but sums which start from zero"
-        elif o.num_stages is not None:
-            room = self.target.smem_bytes
-            why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {room} bytes"
-        return ScheduleError(
-            f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
-        )
 
 
 def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:

@@ -215,3 +215,20 @@ def test_8_bit_operands_that_do_not_lie_along_k(tile: dict[str, int]) -> None:
     with pytest.raises(ScheduleError, match="along K only") as caught:
         matmul.compile(a, b, c, grid=grid, warp_specialize=True, **tile)
     assert caught.value.loc is not None
+
+
+REASONS = [
+    ({"split_k": 3}, "split_k must be 1, 2 or 4, got 3"),
+    ({"num_consumers": 3, "BM": 128, "BN": 128}, "of a 128x128x64 tile split over 3 warpgroups"),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), REASONS, ids=str)
+def test_refusals_name_the_reason(options: dict[str, int], reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        first(matmul_request(4096, 4096, 4096, **options))
+
+
+def test_a_raster_group_without_a_walk_is_noted() -> None:
+    kernel = first(matmul_request(128, 4096, 4096, raster_group=4, split_k=2))
+    assert any("raster_group is ignored" in note for note in kernel.notes)

@@ -15,6 +15,7 @@ from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import grouped_matmul
 from examples import weight_only
+from tests.emulation.test_emulated_half_sums import half_matmul
 
 pytestmark = pytest.mark.gpu
 
@@ -135,3 +136,18 @@ def test_weights_widened_in_the_loop(kind, shape):
 @pytest.mark.parametrize("shape", [(2, 16, 4096, 128), (1, 4, 1000, 64), (1, 1, 70, 128)], ids=str)
 def test_fp8_attention(shape, causal):
     assert fp8_attention.run(shape, DEVICE, causal=causal) <= 4e-2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"BM": 256, "BN": 256}, {"BM": 128, "BN": 256, "ping_pong": False}, {"BM": 16, "BN": 64}],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float16, E4M3], ids=str)
+def test_sums_in_half(options, dtype):
+    """Products of small whole numbers, whose sums f16 holds."""
+    m, n, k = 1000, 1296, 520
+    a, b = (torch.randint(-1, 2, (x, k), device=DEVICE).to(dtype) for x in (m, n))
+    c = torch.full((m, n), float("nan"), device=DEVICE, dtype=torch.float16)
+    half_matmul[fp8_matmul.grid_of(m, n)](a, b.t(), c, **options)
+    assert torch.equal(c.double(), a.double() @ b.double().t())

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
@@ -68,6 +69,16 @@ class KernelShape:
     probe: tuple[int, int]
     top_level: bool
     partial: Partial | None = None
+    acc_bits: int = 32
+    sums_f32: bool = True
+
+    def sum_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Registers of a consumer thread for the tiles that a loop keeps."""
+        return accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
+
+    def stored_elements(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Elements of a consumer thread that the loop leaves behind."""
+        return accumulator_regs(plan, tile, self.num_dots if self.partial is None else 1)
 
     def tiles_alive(self, tile: tuple[int, int, int]) -> int:
         """Tiles of the product's size that a loop keeps in registers."""
@@ -78,7 +89,8 @@ class KernelShape:
         """Whether CTAs may share out the iterations; they have one buffer of partial sums."""
         sums = self.num_dots if self.partial is None else self.partial.carried
         alone = self.num_loops == 1 and self.top_level and sums == 1 and self.num_dots == 1
-        return alone and self.zero_init and self.separable and self.in_blocks
+        can = self.zero_init and self.separable and self.in_blocks and self.sums_f32
+        return alone and can
 
     def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of tiles that the epilogue loads; a thread keeps 2 of 8 columns of a row."""
@@ -145,6 +157,8 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
         next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
+        acc.dtype.bits if not first.partial else 32,
+        acc.dtype == float32,
     )
 
 
@@ -211,12 +225,13 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
                     continue
                 depth = 1 if n == 2 or shape.partial is not None else 2
                 base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=depth)
-                regs = accumulator_regs(base, tile, dots)
+                regs = shape.sum_regs(base, tile)
                 if regs <= (200 if n < 3 else 128) and not (n == 3 and cols > 192):
                     yield base
         # Turns of whole loops would keep one warpgroup's sums from the other's wgmmas.
         alternates = shape.partial is None
-        if alternates and cols <= 256 and rows * cols * dots // 128 <= 192:
+        words = rows * cols * dots * shape.acc_bits // 32
+        if alternates and cols <= 256 and words // 128 <= 192:
             yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
         if swap is None and not swapped and M % 64 == 0 and N % 8 == 0:
             break
@@ -364,8 +379,8 @@ class Planner:
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
         s = self.shape
-        regs = accumulator_regs(plan, tile, s.tiles_alive(tile))
-        stored = regs if s.partial is None else accumulator_regs(plan, tile, 1)
+        regs = s.sum_regs(plan, tile)
+        stored = s.stored_elements(plan, tile)
         extra = s.epilogue_regs(plan, tile)
         alone = s.chunk_regs(plan, tile, staged=p.staged)
         if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
@@ -500,8 +515,8 @@ class Planner:
 
     def registers_of(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of a consumer thread that tiles take at the fullest point."""
-        regs = accumulator_regs(plan, tile, self.shape.tiles_alive(tile))
-        stored = regs if self.shape.partial is None else accumulator_regs(plan, tile, 1)
+        regs = self.shape.sum_regs(plan, tile)
+        stored = self.shape.stored_elements(plan, tile)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
         if plan.in_place:
             return regs + self.shape.chunk_regs(plan, tile, staged=True)

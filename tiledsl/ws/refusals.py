@@ -60,6 +60,8 @@ def refusal(  # noqa: C901 - a case per reason
         )
     elif (o.split_k or 1) > 1 and not shape.separable:
         why = "split_k needs an epilogue that works element by element"
+    elif (o.split_k or 1) > 1 and not shape.sums_f32:
+        why = "split_k adds up partial sums in f32 only"
     elif (o.split_k or 1) > 1 and not shape.zero_init:
         why = "split_k needs a loop that carries nothing but sums which start from zero"
     elif o.num_stages is not None:

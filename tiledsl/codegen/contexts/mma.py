@@ -128,9 +128,10 @@ def issue(op: ops.Issue, e: Emission) -> IssueContext:
         raise CodegenError(
             f"mma: the accumulator lies over {f.groups} warpgroups, the role has {e.place.groups}"
         )
+    sums = e.in_place((op.result, op.acc))
     return IssueContext(
         e.functions.name(f.rows, f.cols, K, form, a, b),
-        e.in_place((op.result, op.acc)),
+        f"{sums}.w" if form.acc_ptx == "f16" else sums,
         _part(left, a, f.rows, f.row_groups, e) + _from_K(a, op.first_K),
         _part(right, b, f.cols, f.col_groups, e) + _from_K(b, op.first_K),
         "1" if op.keep is None else e.text(op.keep),

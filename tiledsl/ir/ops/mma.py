@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import float16
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import float64
 from tiledsl.dtypes import int1
@@ -46,6 +47,11 @@ def accumulator_dtype(operand_dtype: DType) -> DType:
     return int32 if operand_dtype.is_int else float32
 
 
+def sums_in_half(operand_dtype: DType) -> bool:
+    """Whether the tensor core can add up products of a dtype in f16. ISA: wgmma.mma_async."""
+    return operand_dtype == float16 or operand_dtype.is_fp8
+
+
 def product_shape(a: TileType, b: TileType) -> tuple[int, ...]:
     """The shape of a @ b. Raises TypeMismatch."""
     if a.rank != b.rank or a.rank < 2:
@@ -65,7 +71,7 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     """acc + a @ b.
 
     a: [M, K], b: [K, N], one 16-bit, fp8, int8, f32 or f64 dtype. acc, out: [M, N] f32 (i32 for
-    int8, f64 for f64), registers.
+    int8, f64 for f64; f16 for f16 and fp8 where sums in f16 are asked for), registers.
     a and b may have leading batch dimensions, [B, M, K] and [B, K, N]; then acc has them too.
     precision: for f32 operands "tf32" (one product of operands rounded to TF32), "tf32x3" (three,
     an error of about 2**-21 of the sum of absolute products), "ieee" or "" (as accurate as f32);
@@ -87,7 +93,8 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
         shape = product_shape(a, b)
         if a.dtype != b.dtype and not (a.dtype.is_fp8 and b.dtype.is_fp8):
             raise TypeMismatch(f"dot(): a is {a.dtype!r} but b is {b.dtype!r}")
-        want = TileType(shape, accumulator_dtype(a.dtype))
+        in_half = acc.dtype == float16 and sums_in_half(a.dtype)
+        want = TileType(shape, float16 if in_half else accumulator_dtype(a.dtype))
         if acc.with_layout(None) != want:
             raise TypeMismatch(f"dot(): acc is {acc.with_layout(None)}, expected {want}")
         return (acc,)
@@ -99,6 +106,8 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
         elif np.asarray(a).dtype.itemsize >= 4:
             wide = np.float64
         product = np.asarray(a).astype(wide) @ np.asarray(b).astype(wide)
+        if np.asarray(acc).dtype == np.float16:  # rounded once
+            return (np.asarray(acc).astype(wide) + product).astype(np.float16)
         return (np.asarray(acc) + product.astype(np.asarray(acc).dtype)).astype(
             np.asarray(acc).dtype
         )
@@ -258,7 +267,9 @@ def dot(
     """`a @ b`, plus `acc` when given.
 
     a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else
-    acc's dtype, else float32 (int32 for int8, float64 for float64).
+    acc's dtype, else float32 (int32 for int8, float64 for float64). Sums are made in that last
+    dtype, and in float16 where `out_dtype` asks for it, a and b are float16 or 8-bit floats, and
+    acc, if given, is float16.
     input_precision: for float32 operands "tf32", "tf32x3" or "ieee" ("bf16x3" and "bf16x6" give
     the next more accurate of these); None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"
@@ -271,13 +282,16 @@ def dot(
     shape = product_shape(left, right)
     given = _accumulator(acc, shape)
     out = dtype_argument(out_dtype, "dot(): out_dtype") if unwrap(out_dtype) is not None else None
+    in_half = out == float16 and sums_in_half(left.dtype)
+    if in_half and (given is None or given.dtype == float16):
+        wide = float16
     out = out or (given.dtype if given else wide)
     if acc is None:
         start = builder.value(Splat(constant(builder, 0, wide), shape))
     else:
         start = as_value(builder, acc, wide)
     precision = _precision(left.dtype, unwrap(input_precision), unwrap(allow_tf32))
-    promote = _promotion(left.dtype, unwrap(max_num_imprecise_acc))
+    promote = _promotion(left.dtype, unwrap(max_num_imprecise_acc)) if wide != float16 else 0
     product = builder.value(Dot(a, b, start, precision=precision, promote=promote))
     return as_value(builder, product, out)
 

@@ -8,6 +8,7 @@ long the broken one took.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import re
@@ -25,6 +26,8 @@ from tests.unit.ws.machine_kernels import attention
 from tiledsl.errors import PipelineStall
 
 SECONDS = "0.25"
+END_SECONDS = 50
+"""The process ends by then, whatever its kernels do and whoever waits for it."""
 LINE = r"(?m)^ *"
 PING_PONG = {"BM": 128, "BN": 128, "ping_pong": True, "cluster": 1, "num_stages": 3}
 RELEASE = LINE + r"if \(lane .*mbarrier_arrive.*_empty_1.*\n"
@@ -103,5 +106,6 @@ def main(case: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(END_SECONDS, exit=True)
     os.environ["TILEDSL_DEBUG_SECONDS"] = SECONDS
     print(json.dumps(main(sys.argv[1])))

@@ -253,6 +253,13 @@ def grouped(groups: int, rows: int, n: int, k: int) -> Case:
     )
 
 
+BATCHED = {
+    f"{bm}x{bn} c{c}": {"BM": bm, "BN": bn, "cluster": c}
+    for bm, bn in ((128, 256), (256, 128), (128, 192), (192, 128), (128, 128), (256, 112))
+    for c in (1, 2)
+}
+
+
 def batched(z: int, m: int, n: int, k: int, *, shared: bool = False) -> Case:
     def make(device: str) -> Tensors:
         b = normal(device, 1 if shared else z, n, k).transpose(1, 2)
@@ -271,10 +278,28 @@ def batched(z: int, m: int, n: int, k: int, *, shared: bool = False) -> Case:
         lambda t: t["a"].double() @ t["b"].double(),
         2.0 * z * m * n * k,
         [(OURS, "bmm", 1.05)],
+        sweep=BATCHED,
     )
 
 
 # ---------------------------------------------------------------------- few rows
+def few_rows(itemsize: int) -> dict[str, dict[str, Any]]:
+    """Other tiles and splits of K; a row of a tile of weights has 256 to 1024 bytes."""
+    plans = (
+        (64, 512, 1),
+        (64, 1024, 1),
+        (64, 256, 1),
+        (128, 512, 2),
+        (128, 256, 2),
+        (64, 512, 2),
+        (128, 512, 4),
+    )
+    return {
+        f"BN {bn} {row} bytes s{s}": {"BN": bn, "BK": row // itemsize, "split_k": s}
+        for bn, row, s in plans
+    }
+
+
 def decode(m: int, *, dtype: torch.dtype) -> Case:
     n = k = 8192
     if dtype == E4M3:
@@ -284,7 +309,7 @@ def decode(m: int, *, dtype: torch.dtype) -> Case:
         made.ours["fast"] = Ours(
             fp8_product, lambda t: (t["a"], t["b"], t["c"], fp8_matmul.FAST), tiles(m, n)
         )
-        made.limit = 1e-2
+        made.limit, made.sweep = 1e-2, few_rows(1)
         return made
 
     def make(device: str) -> Tensors:
@@ -300,6 +325,7 @@ def decode(m: int, *, dtype: torch.dtype) -> Case:
         2.0 * m * n * k,
         [(OURS, "cuBLAS", 1.0)],
         moved=2.0 * (m * k + n * k + m * n),
+        sweep=few_rows(2),
     )
 
 

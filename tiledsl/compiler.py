@@ -426,6 +426,7 @@ def single(
         "grid": GridSpec("plain", -1, plan.num_ctas, plan.num_ctas),
         "arg_names": tuple(a.name for a in graph.args),
         "min_blocks": plan.min_blocks,
+        "pdl": plan.pdl,
         "build": request.build,
     }
     module = emit_kernel(out, request.target)

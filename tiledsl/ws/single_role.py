@@ -20,6 +20,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import cluster
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
@@ -63,11 +64,13 @@ class SinglePlan:
 
     num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
     min_blocks: CTAs that the registers of an SM hold at least.
+    pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     """
 
     num_warps: int = 4
     num_ctas: int = 1
     min_blocks: int = 1
+    pdl: bool = False
 
     @property
     def num_threads(self) -> int:
@@ -304,6 +307,8 @@ class Lowering:
             assign_scratch(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 self.start_cluster(role)
+            if self.plan.pdl:
+                self.graph.insert_before(role.body.ops[0], GridDependency())
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem

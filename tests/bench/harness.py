@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import queue
+import random
 import subprocess
 import sys
 import threading
@@ -51,11 +52,15 @@ def replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Ev
 
 
 def timed(graphs: list[torch.cuda.CUDAGraph], n: int, rounds: int) -> list[list[float]]:
-    """Microseconds of a launch of each graph in each round, all in turn, every second round reversed."""
+    """Microseconds of a launch of each graph in each round, all in turn, in a new order each round.
+
+    Under the power limit a block's clock depends on the one before: a fixed order shifts ratios by
+    several percent.
+    """
     times: list[list[float]] = [[] for _ in graphs]
     for r in range(2 + rounds):
-        order = list(range(len(graphs)))
-        blocks = [(i, *replay(graphs[i])) for i in (order if r % 2 else order[::-1])]
+        order = random.sample(range(len(graphs)), len(graphs))
+        blocks = [(i, *replay(graphs[i])) for i in order]
         torch.cuda.synchronize()
         if r >= 2:  # The first rounds settle the clocks.
             for i, start, end in blocks:

@@ -26,6 +26,11 @@ def block_scaled_matmul(a: tl.Tensor, b: tl.Tensor, sa: tl.Tensor, sb: tl.Tensor
 
     a: [M, K] fp8, b: [K, N] fp8. sa: [K / 128, M] f32, sb: [K / 128, N / 128] f32.
     """
+    blocks = tl.cdiv(a.shape[1], 128)
+    tl.device_assert((sa.shape[0] == blocks) & (sa.shape[1] == a.shape[0]), "sa [K / 128, M]")
+    tl.device_assert(
+        (sb.shape[0] == blocks) & (sb.shape[1] == tl.cdiv(b.shape[1], 128)), "sb [K / 128, N / 128]"
+    )
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, a.shape[1], 128):

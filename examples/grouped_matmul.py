@@ -26,6 +26,7 @@ def first_tiles(offsets: tl.Tensor, starts: tl.Tensor, P: tl.constexpr, BM: tl.c
     """starts[g]: tiles of the groups before g, for offsets [G + 1]. P: power of two above G."""
     first, last = offsets.load((0,), (P,)), offsets.load((1,), (P,))
     is_group = tl.arange(0, P) < offsets.shape[0] - 1
+    tl.device_assert(first <= last, "group offsets have to ascend", mask=is_group)
     tiles = tl.where(is_group, tl.cdiv(last - first, BM), 0)
     starts.store((1,), tl.cumsum(tiles, 0))
     starts.store((0,), tl.zeros((1,), tl.int32))
@@ -36,14 +37,18 @@ def grouped_matmul(x: tl.Tensor, w: tl.Tensor, offsets, starts, c: tl.Tensor,
                    G: tl.constexpr, STEPS: tl.constexpr, BM: tl.constexpr = ROWS,
                    BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
     """c[rows of g] = x[rows of g, K] @ w[g, K, N]. STEPS: of the search, 2**STEPS >= G."""
+    tl.device_assert((w.shape[0] == G) & (x.shape[1] == w.shape[1]), "x [T, K] and w [G, K, N]")
+    tl.device_assert((c.shape[0] == x.shape[0]) & (c.shape[1] == w.shape[2]), "c [T, N]")
     tile, n = tl.program_id(0), tl.program_id(1) * BN
     low, high = 0, G
     for _ in range(0, STEPS):
         middle = (low + high) // 2
         is_after = tl.load(starts + middle) <= tile
         low, high = tl.where(is_after, middle, low), tl.where(is_after, high, middle)
-    m = tl.load(offsets + low) + (tile - tl.load(starts + low)) * BM
-    end = tl.load(offsets + low + 1)
+    begin, end = tl.load(offsets + low), tl.load(offsets + low + 1)
+    tl.device_assert((begin >= 0) & (begin <= end), "group offsets have to ascend from 0")
+    tl.device_assert(end <= x.shape[0], "group offsets lie beyond the rows of x")
+    m = begin + (tile - tl.load(starts + low)) * BM
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, tl.where(m < end, x.shape[1], 0), BK):
         acc = tl.dot(x.load((m, k), (BM, BK)), w.load((low, k, n), (BK, BN)), acc)

@@ -36,6 +36,7 @@ from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
+from tiledsl.ir.analysis.preconditions import host_asserts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -165,9 +166,12 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
 
 
 def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
-    """The TILE graph of a kernel for the GPU; only a debug build has assertions."""
+    """The TILE graph of a kernel for the GPU; only a debug build has assertions.
+
+    Those that the host can check are checked before the launch.
+    """
     graph = tile_graph(request, constants)
-    asserts: list[Assert] = [] if request.build.debug else graph.find(Assert)
+    asserts: list[Assert] = host_asserts(graph) if request.build.debug else graph.find(Assert)
     for op in asserts:
         graph.erase(op)
     if asserts:

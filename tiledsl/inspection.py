@@ -22,6 +22,7 @@ from tiledsl.call import probe
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import TensorSpec
+from tiledsl.runtime.closure import Closure
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
@@ -145,6 +146,9 @@ class Inspected:
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
         raise NotImplementedError
 
+    def closure(self) -> Closure:
+        raise NotImplementedError
+
     def _request(
         self,
         call: Call,
@@ -194,6 +198,20 @@ class Inspected:
                     arrays[name] = value
         interpret(graph, arrays, normalize_grid(grid, constants, call.runtime))
 
+    def _check_asserts(
+        self, call: Call, sig: Signature, grid: GridLike, chosen: Mapping[str, Any]
+    ) -> None:
+        """Checks what the kernel asserts of the extents and strides of its arguments.
+
+        chosen: values of the constexprs that the compiler picked. Raises LaunchError.
+        """
+        from tiledsl.compiler import tile_graph
+        from tiledsl.ir.analysis.preconditions import check_asserts
+
+        constants = {k: probe(k, v) for k, v in {**call.constants, **chosen}.items()}
+        request = self._request(call, sig, grid, constants)
+        check_asserts(tile_graph(request, constants), request.launch.args)
+
     def request_for(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
     ) -> tuple[Call, Request]:
@@ -220,7 +238,10 @@ class Inspected:
         sig, _ = self._signature(call)
         chosen: GridLike = grid if grid is not None else ANY_GRID
         request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
-        return compile_kernel(request)
+        made = compile_kernel(request)
+        if self.closure().has_assert:
+            self._check_asserts(call, sig, chosen, made.constants)
+        return made
 
     def cuda(self, *args: Any, **kwargs: Any) -> str:
         """The CUDA C++ text of the kernel for these arguments (see `compile`)."""

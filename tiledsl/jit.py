@@ -154,7 +154,10 @@ class JitFunction(Inspected):
     def _launch(self, grid: GridLike, call: Call, options: Mapping[str, Any]) -> None:
         sig, device = self._signature(call)
         self._check_extents(call, sig)
+        checks = self.closure().has_assert
         if device is None or device.type == "cpu":
+            if checks:
+                self._check_asserts(call, sig, grid, {})
             self._interpret(call, sig, grid)
             return
         if device.type == "meta":
@@ -163,6 +166,8 @@ class JitFunction(Inspected):
                 "meta tensors serve kernel.cuda() and kernel.report()"
             )
         program = self._program(call, sig, grid)
+        if checks:
+            self._check_asserts(call, sig, grid, program.chosen)
         check_outputs(call.runtime, program.stored, self._pointers)
         self._watch_precision(sig)
         guard = self._guard(call, sig)
@@ -228,6 +233,8 @@ class JitFunction(Inspected):
         if device is None or device.type != "cuda":
             return interpreted_handle(lambda: self._fast(grid, *args, **kwargs))
         program = self._program(call, sig, grid)
+        if self.closure().has_assert:
+            self._check_asserts(call, sig, grid, program.chosen)
         check_outputs(call.runtime, program.stored, self._pointers)
         constants = {**call.constants, **program.chosen}
         user = normalize_grid(grid, constants, call.runtime)

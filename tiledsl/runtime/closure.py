@@ -56,12 +56,13 @@ class Closure:
     """What code depends on beside its arguments.
 
     digest: of all texts and values.  watched: (namespace, name, value) of what was captured.
-    has_dot: torch's setting for float32 products may matter.
+    has_dot: torch's setting for float32 products may matter. has_assert: there are assertions.
     """
 
     digest: str
     watched: tuple[Watched, ...]
     has_dot: bool = False
+    has_assert: bool = False
 
 
 def closure_of(fn: object) -> Closure:
@@ -69,7 +70,8 @@ def closure_of(fn: object) -> Closure:
     walk = _Walk()
     text = walk.function(fn)
     digest = hashlib.sha256("\0".join([text, *walk.texts]).encode()).hexdigest()
-    return Closure(digest, tuple(walk.watched), any("dot(" in t for t in walk.texts))
+    found = [any(f"{name}(" in t for t in walk.texts) for name in ("dot", "device_assert")]
+    return Closure(digest, tuple(walk.watched), *found)
 
 
 def precision_watched() -> Watched:

@@ -118,7 +118,9 @@ def device_print(b: Builder, prefix: str, *args: Operand, hex: bool = False) -> 
 def device_assert(b: Builder, cond: Operand, msg: str = "", mask: Operand | None = None) -> None:
     """Stops the kernel with an error unless the condition holds where `mask` does.
 
-    cond: a scalar or a tile. On a GPU only debug builds (`debug=True`) check it.
+    cond: a scalar or a tile. On a GPU only debug builds (`debug=True`) check it. A condition of
+    extents, strides and constants alone, outside of loops and branches, is checked before the
+    launch, in all builds.
     """
     condition = is_true(b, cond, "device_assert(): cond")
     if unwrap(mask) is not None:

@@ -119,7 +119,7 @@ template <class T, int N> struct Packed {
       w[2 * j] = pair(a, b);
       w[2 * j + 1] = pair(c, d);
     } else {
-      w[j] = __byte_perm(pair(a, b), pair(c, d), 0x5410);
+      w[j] = join_u16((u16)pair(a, b), (u16)pair(c, d));
     }
   }
   // Elements 2 j and 2 j + 1.

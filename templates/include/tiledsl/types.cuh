@@ -61,6 +61,12 @@ TDSL_FN u16 pack_e5m2x2(float lo, float hi) {
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// mov.b32 {lo, hi}: ptxas lets the second of two 8-bit cvts write the upper half beside the first one's. Thread.
+TDSL_FN u32 join_u16(u16 lo, u16 hi) {
+  u32 r;
+  asm("mov.b32 %0, {%1, %2};" : "=r"(r) : "h"(lo), "h"(hi));
+  return r;
+}
 // shl / and: bf16 is the upper half of a float. Thread.
 TDSL_FN void unpack_bf16x2(u32 w, float& lo, float& hi) {
   lo = __uint_as_float(w << 16);

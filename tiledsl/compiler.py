@@ -75,7 +75,6 @@ from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
-from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import build_producer
@@ -89,8 +88,8 @@ from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.select import probe_constants
+from tiledsl.ws.single_layout import laid_out
 from tiledsl.ws.single_role import SinglePlan
-from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
@@ -408,11 +407,11 @@ def single(
     """The single-role kernel. crowded: whether several CTAs may have to share the registers."""
     alone = request.overrides.cluster == 1
     plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
-    out, role, notes = laid_out(graph, plan)
+    out, role, notes, plan = laid_out(graph, plan, request.target, request.overrides.num_stages)
     if plan.num_ctas > 1 and (op := obstacle_to_sharing(role)):
         where = op.loc.short if op.loc else "?"
         plan = plan_single(graph, request.num_warps, request.target, clusters=False)
-        out, role, notes = laid_out(graph, plan)
+        out, role, notes, plan = laid_out(graph, plan, request.target)
         notes.append(
             f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
         )
@@ -437,16 +436,6 @@ def single(
     made = Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
     made.stored = stored_arguments(graph)
     return made
-
-
-def laid_out(graph: TileGraph, plan: SinglePlan) -> tuple[TileGraph, Role, list[str]]:
-    """The program as one role whose tiles have layouts and whose accesses have their addresses."""
-    out = build_single(graph, plan)
-    (role,) = out.find(Role)
-    notes = load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
-    notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
-    fuse_accesses(out, role.body, out.facts.get("divisors", {}))
-    return out, role, notes
 
 
 def compile_kernel(request: Request) -> Kernel:

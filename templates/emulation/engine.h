@@ -140,7 +140,8 @@ struct Cta {
   std::vector<u8> storage;
   u8* shared = nullptr;                   // dynamic shared memory, aligned to 1024
   std::vector<Writer> writers;            // of each 4 bytes
-  std::vector<u16> loads, store_reads, multiply_reads;   // asynchronous accesses in flight, of each 16 bytes
+  std::vector<u16> loads;                 // copies in flight to each 4 bytes
+  std::vector<u16> store_reads, multiply_reads;   // asynchronous reads in flight, of each 16 bytes
   std::map<u32, MBarrier> barriers;       // by offset
   std::vector<bool> is_barrier;           // of each 8 bytes
   NamedBarrier named[16];

@@ -89,8 +89,9 @@ std::unique_ptr<Cta> new_cta(Cluster* cluster, u32 rank, Dim block) {
   cta->storage.assign(cta->shared_bytes + 2048, 0xff);   // NaN in every float type
   cta->shared = (u8*)(((uintptr_t)cta->storage.data() + 1023) / 1024 * 1024);
   cta->writers.assign(cta->shared_bytes / 4, Writer{NO_FIBER, 0});
-  cta->loads.assign(cta->shared_bytes / 16, 0);
-  cta->store_reads = cta->multiply_reads = cta->loads;
+  cta->loads.assign(cta->shared_bytes / 4, 0);
+  cta->store_reads.assign(cta->shared_bytes / 16, 0);
+  cta->multiply_reads = cta->store_reads;
   cta->is_barrier.assign(cta->shared_bytes / 8, false);
   cta->warps.resize((launch.num_threads + 31) / 32);
   for (u32 t = 0; t < launch.num_threads; ++t) {

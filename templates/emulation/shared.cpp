@@ -7,15 +7,16 @@ namespace emu {
 
 namespace {
 
-void check_no_load(Cta& cta, u32 granule, const char* what) {
-  if (cta.loads[granule]) {
-    fault("%s of %s while a copy into it is in flight (no wait on its mbarrier)", what, name_of(cta, granule * 16).c_str());
+void check_no_load(Cta& cta, u32 offset, u32 bytes, const char* what) {
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) {
+    if (!cta.loads[w]) continue;
+    fault("%s of %s while a copy into it is in flight (no wait on its mbarrier)", what, name_of(cta, w * 4).c_str());
   }
 }
 
 void check_generic_write(Cta& cta, u32 offset, u32 bytes, const char* what) {
+  check_no_load(cta, offset, bytes, what);
   for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) {
-    check_no_load(cta, g, what);
     if (cta.store_reads[g]) {
       fault("%s to %s while a bulk store still reads it (no wait_group.read)", what, name_of(cta, g * 16).c_str());
     }
@@ -87,7 +88,7 @@ void load(void* to, u32 addr, u32 bytes, bool is_cluster) {
   fiber.pc = EMU_HERE;
   const Place place = locate(addr, bytes, is_cluster, "load");
   if (place.offset % bytes) fault("load of %u bytes from %s", bytes, name_of(*place.cta, place.offset).c_str());
-  check_no_load(*place.cta, place.offset / 16, "load");
+  check_no_load(*place.cta, place.offset, bytes, "load");
   memcpy(to, place.cta->shared + place.offset, bytes);
 }
 void store(u32 addr, const void* from, u32 bytes, bool is_cluster) {
@@ -141,7 +142,7 @@ void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
     u8* rows[8];
     for (u32 r = 0; r < 8; ++r) {
       const Row row = matrix_row((u32)addresses[m * 8 + r], "ldmatrix");
-      check_no_load(*row.cta, row.offset / 16, "ldmatrix");
+      check_no_load(*row.cta, row.offset, 16, "ldmatrix");
       rows[r] = row.cta->shared + row.offset;
     }
     const u32 i = fiber.lane / 4, j = fiber.lane % 4 * 2;
@@ -172,7 +173,7 @@ void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed) {
 
 // ------------------------------------------------------------------ the asynchronous proxy
 void check_async_read(Cta& cta, u32 granule, const char* what) {
-  check_no_load(cta, granule, what);
+  check_no_load(cta, granule * 16, 16, what);
   for (u32 w = granule * 4; w < granule * 4 + 4; ++w) {
     const Writer& writer = cta.writers[w];
     if (writer.fiber == NO_FIBER) continue;
@@ -186,13 +187,12 @@ void check_async_read(Cta& cta, u32 granule, const char* what) {
 // A copy into memory begins: what was there is lost from now on.
 void begin_load(Cta& cta, u32 offset, u32 bytes, const char* what) {
   check_generic_write(cta, offset, bytes, what);
-  for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) ++cta.loads[g];
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) ++cta.loads[w];
   memset(cta.shared + offset, 0xff, bytes);
   ++cta.loads_in_flight;
 }
 void end_load(Cta& cta, u32 offset, u32 bytes) {
-  for (u32 g = offset / 16; g <= (offset + bytes - 1) / 16; ++g) --cta.loads[g];
-  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) cta.writers[w] = {NO_FIBER, 0};
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) --cta.loads[w], cta.writers[w] = {NO_FIBER, 0};
   --cta.loads_in_flight;
 }
 

@@ -67,11 +67,12 @@ class AccessFunctions:
         self._loads: set[Policy] = set()
         self._stores: set[Policy] = set()
         self._atomics: set[Atomic] = set()
+        self.has_copies = False
 
     @property
     def is_used(self) -> bool:
         """Whether the kernel accesses memory through pointers."""
-        return bool(self._loads or self._stores or self._atomics)
+        return bool(self._loads or self._stores or self._atomics) or self.has_copies
 
     def load(self, hint: str) -> str:
         """Name of the policy of loads with a hint of `pointer.load`, or `volatile`."""

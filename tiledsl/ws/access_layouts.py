@@ -25,12 +25,14 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.types import TileType
 
 VECTOR_BYTES = 16
 LOOP_TRIPS = 8
 """How often a loop is taken to run when accesses are weighed."""
-Access = pointer.Load | pointer.Store | atomic.Rmw | atomic.Cas
+RegisterAccess = pointer.Load | pointer.Store | atomic.Rmw | atomic.Cas
+Access = RegisterAccess | Copy
 
 
 def access_of(op: Op) -> Access | None:
@@ -42,7 +44,7 @@ def access_of(op: Op) -> Access | None:
 
 def anchor(op: Access) -> Value:
     """The tile whose layout an access has: what it loads or stores."""
-    return op.result if isinstance(op, pointer.Load) else op.value
+    return op.result if isinstance(op, pointer.Load | Copy) else op.value
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
+from tiledsl.errors import ScheduleError
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
@@ -27,12 +28,16 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.pointer_copy import COPY_BYTES
+from tiledsl.ir.ops.pointer_copy import Copy
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.access_layouts import Access
+from tiledsl.ws.access_layouts import RegisterAccess
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import access_width
 from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.access_layouts import vector_dim
 from tiledsl.ws.free import is_index
 from tiledsl.ws.fuse import LoopBody
 
@@ -42,12 +47,15 @@ def fuse_accesses(graph: TileGraph, region: Region, divisors: Mapping[str, int])
     facts = axis_facts(region, divisors)
     found = [access for op in list(region.walk()) if (access := access_of(op)) is not None]
     for op in found:
-        _replace(graph, op, facts)
+        if isinstance(op, Copy):
+            _replace_copy(graph, op, facts)
+        else:
+            _replace(graph, op, facts)
     _drop_dead(graph, region)
     return len(found)
 
 
-def _replace(graph: TileGraph, op: Access, facts: AxisFacts) -> None:
+def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
     type_ = anchor(op).type
     assert isinstance(type_, TileType)
     assert type_.layout is not None
@@ -79,7 +87,47 @@ def _replace(graph: TileGraph, op: Access, facts: AxisFacts) -> None:
     graph.replace_op(op, new)
 
 
-def _lanes(graph: TileGraph, op: Access, common: dict[str, Any], width: int, *, whole: bool) -> Op:
+def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:
+    """A copy moves as much at once as addresses and mask allow.
+
+    Raises:
+        ScheduleError: less than the hardware copies.
+    """
+    type_ = op.result.type
+    assert isinstance(type_, TileType)
+    assert type_.layout is not None
+    width, _ = access_width(op, type_.layout, facts)
+    found = vector_dim(type_.layout)
+    if op.mask is not None and found is not None:
+        while width > 1 and facts.of(op.mask).axes[found[0]].constancy % width:
+            width //= 2
+    if width * type_.dtype.bytes < min(COPY_BYTES):
+        raise ScheduleError(f"copies of {width * type_.dtype.bytes} bytes", op.loc)
+    body = _AddressBody(graph, type_)
+    identity = tuple(range(type_.rank))
+    yields = [body.scalar(op.pointer, identity)]
+    if op.mask is not None:
+        yields.append(body.scalar(op.mask, identity))
+    inputs = body.close(tuple(yields))
+    new = CopyLanes(
+        tuple(v for v, _ in inputs),
+        type_.shape,
+        type_.layout,
+        tuple(d for _, d in inputs),
+        dtype=pointer.pointed_to(op.pointer, op.opcode),
+        masked=op.mask is not None,
+        width=width,
+        slot=op.slot,
+        body=body.body,
+        loc=op.loc,
+    )
+    graph.insert_before(op, new)
+    graph.erase(op)
+
+
+def _lanes(
+    graph: TileGraph, op: RegisterAccess, common: dict[str, Any], width: int, *, whole: bool
+) -> Op:
     wanted = bool(op.results) and graph.has_uses(op.result)
     shared = wanted and common["layout"].has_replicas
     match op:

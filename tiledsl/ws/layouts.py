@@ -32,6 +32,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.scan import Scan
 from tiledsl.ir.ops.tile_asm import InlineAsm
@@ -52,7 +53,7 @@ from tiledsl.ws.widening import widen_at_use
 
 WIDE_VECTOR, LINE_LANES = 4, 8
 """Elements of a vector and lanes side by side that fill the sectors of memory."""
-_SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas)
+_SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
 """Ops that say which layout their tiles should have."""
 
 

@@ -97,7 +97,7 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     """Why the loads of a loop stay where they are; empty where they can move."""
     if not any(_is_tile(c.load) for c in found):
         return "addresses depend on what the loop computes"
-    if not _counts_up(loop.step):
+    if not counts_up(loop.step):
         return "the step may be negative"
     bits = sum(
         c.load.result.type.num_elements * c.load.result.type.dtype.bits
@@ -117,12 +117,13 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     return ""
 
 
-def _counts_up(step: Value) -> bool:
+def counts_up(step: Value) -> bool:
+    """Whether the step of a loop is known to be positive."""
     op = step.defining_op
     if isinstance(op, ew.Constant):
         return op.value > 0
     if isinstance(op, ew.Mul):
-        return _counts_up(op.a) and _counts_up(op.b)
+        return counts_up(op.a) and counts_up(op.b)
     return isinstance(op, program.NumPrograms)
 
 

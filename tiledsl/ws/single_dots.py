@@ -28,6 +28,7 @@ from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile_moves import Stack
 from tiledsl.ir.ops.tile_moves import Unstack
 from tiledsl.ir.types import ScalarType
@@ -111,7 +112,11 @@ class DotLowering:
         else:
             result = self.multiply(b, op, [self.staged(b, op)], op.acc, None)
         self.graph.replace_uses(op.result, result)
+        reads = [v.defining_op for v in (op.a, op.b)]
         self.graph.erase(op)
+        for read in dict.fromkeys(reads):
+            if isinstance(read, smem.Read) and not self.graph.has_uses(read.result):
+                self.graph.erase(read)
 
     def in_tf32(self, b: Builder, op: mma.Dot) -> Value:
         """One product of rounded operands, or three whose sum is as accurate as f32."""
@@ -152,8 +157,11 @@ class DotLowering:
     ) -> Value:
         """The products of staged operands, added to `acc` in order; complete on return."""
         shape = shape_of_dot(op, self.groups)
-        b.add(barrier.AsyncFence())
-        b.add(barrier.CtaSync())
+        # What lies in a ring is complete, and nobody writes to it before the next iteration.
+        is_staged = any(not in_ring(v) for pair in pairs for v in pair)
+        if is_staged:
+            b.add(barrier.AsyncFence())
+            b.add(barrier.CtaSync())
         b.add(mma.Fence())
         name = op.result.name
         for x, y in pairs:
@@ -166,7 +174,8 @@ class DotLowering:
         b.add(mma.Commit())
         wait = mma.Wait((acc,), pending=0, names=(name,))
         b.add(wait)
-        b.add(barrier.CtaSync())
+        if is_staged:
+            b.add(barrier.CtaSync())
         wait.results[0].type = acc.type
         return wait.results[0]
 
@@ -216,6 +225,9 @@ class DotLowering:
         extents[K_dim] = padded
         extents[1 - K_dim] = shape.M if side == 0 else shape.N
         is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
+        found = None if count else self.ring_operand(value, extents, K_dim, is_parted=is_parted)
+        if found is not None:
+            return found
         major = self.major(type_, 1 - K_dim, extents[1 - K_dim], is_parted=is_parted)
         memory = SmemType((extents[0], extents[1]), type_.dtype, major)
         used = K if padded != K else 0
@@ -227,6 +239,20 @@ class DotLowering:
         start[K_dim] = first
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
+
+    def ring_operand(
+        self, value: Value, extents: list[int], K_dim: int, *, is_parted: bool
+    ) -> Value | None:
+        """The slot of a ring that holds an operand as the tensor core reads it, or None."""
+        read = value.defining_op
+        if not isinstance(read, smem.Read) or not in_ring(read.smem):
+            return None
+        memory = smem.smem_type(read.smem, "dot")
+        if list(memory.shape) != extents:
+            return None
+        whole = ATOM_BYTES // memory.dtype.bytes * (self.groups if is_parted else 1)
+        along_K = memory.major == K_dim
+        return read.smem if along_K or is_MN_major(memory, 1 - K_dim, whole) else None
 
     def major(self, type_: TileType, mn_dim: int, extent: int, *, is_parted: bool) -> int:
         """The contiguous dimension: K, unless a 16-bit operand's registers run along the other."""
@@ -275,6 +301,17 @@ class DotLowering:
         follows = (tuple(range(type_.rank)),) * len(inputs)
         new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
+
+
+def in_ring(value: Value) -> bool:
+    """Whether a tile in shared memory is a slot of a ring that copies fill."""
+    op = value.defining_op
+    return isinstance(op, RingSlot) or (isinstance(op, smem.View) and in_ring(op.a))
+
+
+def is_MN_major(memory: SmemType, dim: int, whole: int) -> bool:
+    """Whether wgmma can read an operand that is contiguous along M or N: whole boxes of 16 bits."""
+    return memory.dtype.bits == 16 and memory.shape[dim] % whole == 0
 
 
 def _body(type_: TileType, dtypes: list[DType]) -> Region:

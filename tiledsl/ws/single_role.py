@@ -18,8 +18,10 @@ from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import cluster
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
@@ -28,6 +30,7 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.pointer import Barrier
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.access_layouts import THREAD_BYTES
@@ -36,6 +39,7 @@ from tiledsl.ws.access_layouts import largest_access_bytes
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
+from tiledsl.ws.fold_sums import fold_sums
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
@@ -64,12 +68,14 @@ class SinglePlan:
 
     num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
     min_blocks: CTAs that the registers of an SM hold at least.
+    num_stages: slots of the rings that copies fill, 0 where there are none.
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     """
 
     num_warps: int = 4
     num_ctas: int = 1
     min_blocks: int = 1
+    num_stages: int = 0
     pdl: bool = False
 
     @property
@@ -78,7 +84,8 @@ class SinglePlan:
 
     def describe(self) -> str:
         cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""
-        return f"single role, {self.num_warps} warps{cluster}"
+        slots = f", stages {self.num_stages}" if self.num_stages else ""
+        return f"single role, {self.num_warps} warps{cluster}{slots}"
 
 
 def plan_single(
@@ -257,6 +264,7 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     order_memory(out)
     expand_dots(out)
     unbatch_dots(out)
+    fold_sums(out)
     return out
 
 
@@ -302,6 +310,7 @@ class Lowering:
         self.top = Builder(graph, graph.body, 0)
 
     def run(self) -> SmemPlan:
+        self.place_rings()
         for role in self.graph.find(Role):
             DotLowering(self.graph, role, self.smem, self.top, self.target).run()
             assign_scratch(self.graph, role, self.smem, self.top)
@@ -312,6 +321,28 @@ class Lowering:
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem
+
+    def place_rings(self) -> None:
+        """Gives rings their shared memory, and zeros where these are not copied."""
+        zeroed = False
+        for ring in self.graph.find(Ring):
+            num_bytes = ring.depth * ring.type_.bytes
+            at = self.smem.take(
+                f"ring of {ring.result.name.removesuffix('_ring')}",
+                num_bytes,
+                detail=f"{ring.depth} x {'x'.join(map(str, ring.type_.shape))} {ring.type_.dtype}",
+                hint="fewer num_stages or a smaller tile",
+            )
+            made = smem.Buffer(ring.type_, ring.depth, at, loc=ring.loc)
+            self.graph.replace_op(ring, made)
+            if ring.is_zeroed:
+                zeroed = True
+                for role in self.graph.find(Role):
+                    self.graph.insert(role.body, 0, smem.Zero(made.result, num_bytes))
+        if zeroed:
+            for role in self.graph.find(Role):
+                after = next(op for op in role.body.ops if not isinstance(op, smem.Zero))
+                self.graph.insert_before(after, barrier.CtaSync())
 
     def start_cluster(self, role: Role) -> None:
         """All CTAs run before one writes to another, which it does where threads first exchange."""

@@ -125,6 +125,11 @@ template <class LD, class T> TDSL_FN T load_one(const T* p, bool in, T other) {
   return from_cell<T>(c);
 }
 
+// ------------------------------------------------------------------ copies to shared memory
+// Starts a copy of BYTES bytes; zeros where the lane is outside. Thread. ISA: cp.async.
+template <int BYTES, class T> TDSL_FN void copy_lane(u32 to, Lane<T> a) { cp_async<BYTES>(to, a.p); }
+template <int BYTES, class T> TDSL_FN void copy_lane(u32 to, MaskedLane<T> a) { cp_async_zfill<BYTES>(to, a.p, a.in); }
+
 // ------------------------------------------------------------------ stores
 template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
 template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }

@@ -22,6 +22,7 @@ from tiledsl.errors import CodegenError
 from tiledsl.ir.layout_moves import is_padded
 from tiledsl.ir.ops import smem as ops
 from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -106,6 +107,14 @@ def slot(op: ops.Slot, e: Emission) -> SlotContext:
         address += f" + {e.text(op.cursor)}.slot * {bytes_}u"
     if op.group is not None:
         address += f" + {e.atom(op.group)} * {op.group_slots * bytes_}u"
+    return SlotContext(e.assignment(op.result, "slot"), address)
+
+
+@emits("smem.ring_slot")
+def ring_slot(op: RingSlot, e: Emission) -> SlotContext:
+    """`const u32 a_2 = a_1 + slot_1 * 16384u;`."""
+    bytes_ = smem_type(op.ring, "ring_slot").bytes
+    address = f"{e.text(op.ring)} + (u32){e.atom(op.index)} * {bytes_}u"
     return SlotContext(e.assignment(op.result, "slot"), address)
 
 
@@ -231,7 +240,7 @@ def _fragment_read(
     f = fragment_of(type_)
     if f is None or type_.dtype.bits != 16 or source.swizzle_bytes != 128 or f.col_groups > 1:
         return None
-    if is_padded(e.layout(type_), type_.shape):
+    if is_padded(e.layout(type_), type_.shape) or type_.shape != source.shape:
         return None
     cols_dim = 1 - f.row_dim
     by_rows = source.major == cols_dim

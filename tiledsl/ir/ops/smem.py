@@ -118,14 +118,16 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     scratch: 4 bytes of shared memory that nobody reads. With it, the values have arrived in the
     registers when the statement ends, so that the slot may be given back; without it they may still
     be on their way.
+    shape: the first elements of each dimension that are read; all of them when empty.
     """
 
     smem: Value = operand()
     scratch: Value | None = operand(default=None)
+    shape: tuple[int, ...] = attribute(default=())
 
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")
-        return (TileType(t.shape, t.dtype),)
+        return (TileType(self.shape or t.shape, t.dtype),)
 
 
 class WriteScalar(Op, opcode="smem.write_scalar", levels=LOWER, effect=Effect.WRITE):

@@ -1,0 +1,118 @@
+"""Copies from global to shared memory that threads start and wait for later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.codegen.contexts.pointer import enter_lanes
+from tiledsl.codegen.contexts.pointer import yield_lanes
+from tiledsl.codegen.contexts.tile import add
+from tiledsl.codegen.contexts.tile import dim_name
+from tiledsl.codegen.contexts.tile import thread_coordinate
+from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import register_part
+from tiledsl.codegen.indexing import registers_inside
+from tiledsl.codegen.indexing import replica_conditions
+from tiledsl.codegen.registry import emits
+from tiledsl.codegen.registry import enters
+from tiledsl.codegen.registry import yields_to
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.ops import pointer_copy as ops
+from tiledsl.ir.ops.smem import smem_type
+
+enters("pointer.copy_lanes")(enter_lanes)
+yields_to("pointer.copy_lanes")(yield_lanes)
+
+
+@dataclass(frozen=True)
+class CopyContext:
+    """A loop over vectors of `width` elements, `bytes` bytes each.
+
+    at: the function of their addresses. line, byte: where register `i` goes in the slot. only: the
+    registers and threads that have something to copy.
+    """
+
+    at: str
+    body: str
+    count: int
+    width: int
+    bytes: int
+    slot: str
+    place: str
+    line: str
+    byte: str
+    only: str
+
+
+@dataclass(frozen=True)
+class WaitContext:
+    """pending: groups that may still be on their way."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class NoContext:
+    """A statement without operands."""
+
+
+@emits("pointer.copy_lanes")
+def copy_lanes(op: ops.CopyLanes, e: Emission, body: str) -> CopyContext:
+    """`copy_lane<16>(slot_1 + smem_at<128, 64, 128>(line, byte), at_1(i));`."""
+    e.accesses.has_copies = True
+    memory = smem_type(op.slot, "copy")
+    coords = [
+        add(
+            thread_coordinate(e, op.layout, dim, dim_name(dim, len(op.shape))),
+            register_part(op.layout, dim),
+        )
+        for dim in range(len(op.shape))
+    ]
+    major = memory.major
+    line = ""
+    for dim, extent in enumerate(memory.shape):
+        if dim != major:
+            line = f"({line}) * {extent} + {coords[dim]}" if line and line != "0" else coords[dim]
+    size = memory.dtype.bytes
+    extent = memory.shape[major]
+    place = f"{memory.swizzle_bytes}, {prod(memory.shape) // extent}, {extent * size}"
+    return CopyContext(
+        e.names.fresh("at"),
+        body,
+        op.layout.num_regs,
+        op.width,
+        op.width * size,
+        e.text(op.slot),
+        place,
+        line or "0",
+        coords[major] if size == 1 else f"({coords[major]}) * {size}",
+        _only(op.layout, op.shape, coords, e),
+    )
+
+
+def _only(layout: Layout, shape: tuple[int, ...], coords: list[str], e: Emission) -> str:
+    """What keeps out registers beyond the tile, and threads that hold copies."""
+    conditions = [e.use_in(c) for c in replica_conditions(layout, e.place.num_warps)]
+    kept, sure = registers_inside(layout, (0,) * len(shape), shape, own=False)
+    if kept != "true":
+        conditions.insert(0, kept)
+    if not sure:
+        padded = layout.padded_shape
+        beyond = [d for d in range(len(shape)) if padded[d] != shape[d]]
+        conditions += [f"inside({coords[d]}, {shape[d]})" for d in beyond]
+    return " && ".join(conditions) or "true"
+
+
+@emits("pointer.copy_commit")
+def copy_commit(op: ops.CopyCommit, e: Emission) -> NoContext:
+    """`cp_async_commit();`."""
+    del op, e
+    return NoContext()
+
+
+@emits("pointer.copy_wait")
+def copy_wait(op: ops.CopyWait, e: Emission) -> WaitContext:
+    """`cp_async_wait<2>();`."""
+    del e
+    return WaitContext(op.pending)

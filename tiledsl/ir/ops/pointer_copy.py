@@ -1,0 +1,108 @@
+"""Copies from global to shared memory that a thread starts and waits for later.
+
+A thread's copies are grouped by commits; it may wait until all but its latest groups have landed.
+Other threads see them after a barrier.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int1
+from tiledsl.errors import TypeMismatch
+from tiledsl.errors import VerifyError
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.op import region
+from tiledsl.ir.ops.control import same_type
+from tiledsl.ir.ops.elementwise import like
+from tiledsl.ir.ops.pointer import LOWER
+from tiledsl.ir.ops.pointer import Lanes
+from tiledsl.ir.ops.pointer import pointed_to
+from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.types import TileType
+from tiledsl.ir.types import Type
+from tiledsl.target import Target
+
+COPY_BYTES = (4, 8, 16)
+"""What one copy moves. Ref: PTX ISA, cp.async."""
+
+
+def check_copy(what: str, slot: Value, tile: TileType) -> None:
+    """The tile's elements have a place in the slot. Raises TypeMismatch."""
+    memory = smem_type(slot, what)
+    fits = len(memory.shape) == tile.rank and all(
+        n <= room for n, room in zip(tile.shape, memory.shape, strict=True)
+    )
+    if memory.dtype != tile.dtype or not fits:
+        raise TypeMismatch(f"{what}: a tile {tile.with_layout(None)} into {memory}")
+
+
+class Copy(Op, opcode="pointer.copy", levels=Level.WARP_SPECIALIZED, effect=Effect.WRITE):
+    """Starts copies of the elements at a tile of pointers to a tile in shared memory.
+
+    Where the mask is false nothing is read and zeros are written. The result stands for what is on
+    its way: nothing reads it, its layout says which thread copies what.
+    Ref: PTX ISA, cp.async.
+    """
+
+    slot: Value = operand()
+    pointer: Value = operand()
+    mask: Value | None = operand(default=None)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        made = like(self.pointer.type, pointed_to(self.pointer, "copy"))
+        if not isinstance(made, TileType):
+            raise TypeMismatch(f"copy: pointer is {self.pointer.type}, expected a tile of pointers")
+        mask = self.mask
+        if mask is not None and not same_type(mask.type, made.with_dtype(int1)):
+            raise TypeMismatch(f"copy: mask is {mask.type}, expected {made.with_dtype(int1)}")
+        check_copy("copy", self.slot, made)
+        return (made.with_layout(None),)
+
+
+class CopyLanes(Lanes, opcode="pointer.copy_lanes", levels=LOWER, effect=Effect.WRITE):
+    """`pointer.copy` with the computation of its addresses and mask, `width` elements at once."""
+
+    slot: Value = operand(kw_only=True)
+    body: Region = region(factory=Region)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        check_copy("copy_lanes", self.slot, TileType(self.shape, self.dtype))
+        return ()
+
+    def verify(self, target: Target) -> None:
+        super().verify(target)
+        if self.width * self.dtype.bytes not in COPY_BYTES:
+            raise VerifyError(
+                f"copy_lanes: {self.width * self.dtype.bytes} bytes at once, expected 4, 8 or 16"
+            )
+
+
+class CopyCommit(Op, opcode="pointer.copy_commit", levels=LOWER, effect=Effect.SYNC):
+    """Makes a group of the copies that each thread started since its last commit.
+
+    Ref: PTX ISA, cp.async.commit_group.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class CopyWait(Op, opcode="pointer.copy_wait", levels=LOWER, effect=Effect.SYNC):
+    """Each thread waits until at most its latest `pending` groups of copies are on their way.
+
+    Ref: PTX ISA, cp.async.wait_group.
+    """
+
+    pending: int = attribute(default=0)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+    def verify(self, target: Target) -> None:
+        if self.pending < 0:
+            raise VerifyError(f"copy_wait: pending is {self.pending}, expected 0 or more")

@@ -1,0 +1,283 @@
+"""Which loads of a loop come through rings in shared memory, by asynchronous copies of the threads.
+
+In a single role nothing else hides the time of the loads that feed a dot. A tile of pointers whose
+neighbours lie side by side is copied iterations ahead of its use; where it lies in shared memory as
+the tensor core wants it, no register sees it. What an address takes may change with the loop, be
+carried by it, or be loaded itself, but must not depend on what the loop computes from its tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import float32
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.pointer_copy import COPY_BYTES
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+from tiledsl.ws.access_layouts import VECTOR_BYTES
+from tiledsl.ws.access_layouts import wanted_shape
+from tiledsl.ws.copy_loop import CopyLoop
+from tiledsl.ws.copy_loop import RingLoad
+from tiledsl.ws.copy_loop import dot_uses
+from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.fold_sums import is_zero
+from tiledsl.ws.load_ahead import counts_up
+from tiledsl.ws.single_dots import ATOM_BYTES
+from tiledsl.ws.single_dots import is_MN_major
+
+UNCHANGED_HINTS = ("cv", "cs")
+"""Cache operators that a copy cannot have."""
+
+
+@dataclass(frozen=True)
+class RingLimits:
+    """What rings may take. depth: slots at most. num_warps: of the role."""
+
+    depth: int
+    num_warps: int
+    target: Target
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups of the role."""
+        return max(1, self.num_warps // 4)
+
+
+def copy_rings(graph: TileGraph, region: Region, limits: RingLimits) -> list[str]:
+    """Rewrites the innermost loops with dots under `region`.
+
+    Returns a line for each load, with the reason where it has no ring.
+    """
+    notes: list[str] = []
+    for loop in [op for op in region.walk() if isinstance(op, For)]:
+        inner = list(loop.body.walk())
+        if any(isinstance(op, For | While) for op in inner):
+            continue
+        loads = [op for op in inner if isinstance(op, pointer.Load) and _is_tile(op)]
+        if not loads or not any(isinstance(op, mma.Dot) for op in inner):
+            continue
+        if limits.depth < 2:
+            notes.append(f"{_place(loop)}: no copies ahead: a ring needs two slots")
+            continue
+        facts = axis_facts(region, graph.facts.get("divisors", {}))
+        made, why = _decide(graph, loop, loads, facts, limits)
+        notes += why
+        if made is not None:
+            notes += made.describe()
+            made.rewrite(graph)
+    return notes
+
+
+def _place(op: Op) -> str:
+    return op.loc.short if op.loc else "?"
+
+
+def _is_tile(load: pointer.Load) -> bool:
+    return isinstance(load.pointer.type, TileType)
+
+
+def _decide(
+    graph: TileGraph, loop: For, loads: list[pointer.Load], facts: AxisFacts, limits: RingLimits
+) -> tuple[CopyLoop | None, list[str]]:
+    """What is done with a loop, and why loads stay as they are."""
+    problem = _loop_problem(loop)
+    if problem:
+        return None, [f"{_place(loop)}: no copies ahead: {problem}"]
+    notes: list[str] = []
+    found: list[RingLoad] = []
+    slices = [made for load in loads if (made := needed_ops(loop, [load])) is not None]
+    indexes = {op.id for ops, _ in slices for op in ops if isinstance(op, pointer.Load)}
+    for load in loads:
+        if load.id in indexes:
+            continue
+        why = _obstacle(loop, load)
+        made = why or _ring_load(graph, load, facts, limits)
+        if isinstance(made, RingLoad):
+            found.append(made)
+        else:
+            name = load.result.name or "a tile"
+            notes.append(f"{_place(load)}: {name} is loaded in its own iteration: {made}")
+    if not found:
+        return None, notes
+    ops, state = needed_ops(loop, [c.load for c in found]) or ((), ())
+    used = tuple(op for op in ops if isinstance(op, pointer.Load))
+    origins = {pointer.origin_of(op.pointer) for op in (*(c.load for c in found), *used)}
+    problem = _order_problem(loop, origins)
+    if problem:
+        return None, [*notes, f"{_place(loop)}: no copies ahead: {problem}"]
+    dot = _dot_in_flight(graph, loop, found) if limits.depth > 2 else None
+    plan = CopyLoop(loop, tuple(found), ops, used, state, limits.depth, dot, limits.groups)
+    return plan, notes
+
+
+# ---------------------------------------------------------------------- the loop
+def _loop_problem(loop: For) -> str:
+    if not counts_up(loop.step):
+        return "the step may be negative"
+    if any(op.effect is Effect.SYNC for op in loop.body.walk()):
+        return "the loop has a barrier"
+    return ""
+
+
+def _order_problem(loop: For, origins: set[str | None]) -> str:
+    """Loads must not pass a store that may write what they read."""
+    for op in loop.body.walk():
+        if op.effect is Effect.WRITE:
+            written = pointer.origin_of(op.pointer) if isinstance(op, pointer.Store) else ""
+            if not written or not all(origins) or written in origins:
+                return "the loop may write what it loads"
+    return ""
+
+
+def needed_ops(
+    loop: For, loads: list[pointer.Load]
+) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
+    """The ops of the body that addresses and masks take in every iteration, in order.
+
+    With them the positions of the carried values that they take, whose next values are among what
+    these ops make. None where one of them depends on what must not be computed ahead.
+    """
+    end = loop.body.terminator
+    assert isinstance(end, Yield)
+    needed: set[int] = set()
+    state: set[int] = set()
+    todo = [v for load in loads for v in (load.pointer, load.mask) if v is not None]
+    while todo:
+        value = todo.pop()
+        op = value.defining_op
+        if op is None:
+            at = value.index - 1
+            if value.owner is loop.body and at >= 0 and at not in state:
+                if isinstance(value.type, TileType):
+                    return None
+                state.add(at)
+                todo.append(end.values[at])
+        elif op.parent is loop.body and op.id not in needed:
+            if op.regions or not (op.effect is Effect.PURE or _is_index(op)):
+                return None
+            needed.add(op.id)
+            todo += op.operands
+    return tuple(op for op in loop.body.ops if op.id in needed), tuple(sorted(state))
+
+
+def _is_index(op: Op) -> bool:
+    """Whether an op loads what addresses are made of, from memory that nobody changes."""
+    return isinstance(op, pointer.Load) and not op.volatile
+
+
+# ---------------------------------------------------------------------- one load
+def _obstacle(loop: For, load: pointer.Load) -> str:
+    """Why a load cannot come iterations ahead; empty where it can."""
+    dtype = pointer.pointed_to(load.pointer, "load")
+    if load.parent is not loop.body:
+        return "it is under an if"
+    if load.volatile or load.hint in UNCHANGED_HINTS:
+        return "it asks for a cache operator"
+    if dtype.is_pointer or dtype.bits < 8:
+        return f"elements of {dtype} are not copied"
+    if load.other is not None and not is_zero(load.other):
+        return "`other` is not 0, and copies fill with zeros"
+    if needed_ops(loop, [load]) is None:
+        return "addresses depend on what the loop computes"
+    return ""
+
+
+def _ring_load(
+    graph: TileGraph, load: pointer.Load, facts: AxisFacts, limits: RingLimits
+) -> RingLoad | str:
+    """How a load lies in its ring, or why it cannot be copied."""
+    type_ = load.result.type
+    assert isinstance(type_, TileType)
+    if type_.rank != 2:
+        return f"it has {type_.rank} dimensions, copies take 2"
+    fast = wanted_shape(load, facts).order[0]
+    width_bytes = _copy_bytes(load, fast, facts, limits)
+    if isinstance(width_bytes, str):
+        return width_bytes
+    for dot, side, order in dot_uses(graph, load):
+        made = _operand_type(dot, side, order.index(fast), limits)
+        if made is not None:
+            operand = (dot.a, dot.b)[side].type
+            assert isinstance(operand, TileType)
+            padded = made.shape[1 - side] != operand.shape[1 - side]
+            memory = SmemType(
+                (made.shape[order.index(0)], made.shape[order.index(1)]), type_.dtype, fast
+            )
+            return RingLoad(load, memory, width_bytes, is_zeroed=padded, is_direct=True)
+    return RingLoad(load, SmemType(type_.shape, type_.dtype, fast), width_bytes)
+
+
+def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts, limits: RingLimits) -> int | str:
+    """What one copy moves along the fast dimension, or why that is less than a copy takes."""
+    type_ = load.result.type
+    assert isinstance(type_, TileType)
+    size, least = type_.dtype.bytes, min(COPY_BYTES)
+    width = facts.of(load.pointer).width(fast, VECTOR_BYTES // size)
+    if width * size < least:
+        return f"{width * size} bytes side by side are aligned, a copy takes {least}"
+    width = _divided(width, type_.shape[fast])
+    if load.mask is not None:
+        width = _divided(width, facts.of(load.mask).axes[fast].constancy)
+    if width * size < least:
+        return f"the mask may cut {least} bytes, the least that a copy takes"
+    share = max(1, type_.num_elements // (32 * limits.num_warps))
+    while width > share:
+        width //= 2
+    if width * size < least:
+        return f"a thread has {share * size} bytes of it, a copy takes {least}"
+    return width * size
+
+
+def _divided(width: int, extent: int) -> int:
+    """The largest power of two up to a width that divides an extent."""
+    while width > 1 and extent % width:
+        width //= 2
+    return width
+
+
+def _operand_type(dot: mma.Dot, side: int, major: int, limits: RingLimits) -> SmemType | None:
+    """How an operand of a dot lies, contiguous along `major`; None where wgmma cannot read that."""
+    operand = (dot.a, dot.b)[side].type
+    assert isinstance(operand, TileType)
+    dtype = operand.dtype
+    if dtype == float32 or dtype.bits > 16 or (dtype.is_fp8 and dot.promote):
+        return None
+    shape = shape_of_dot(dot, limits.groups)
+    K_dim = 1 - side
+    K_step = limits.target.mma_K(dtype)
+    extents = [0, 0]
+    extents[K_dim] = -(-operand.shape[K_dim] // K_step) * K_step
+    extents[side] = shape.M if side == 0 else shape.N
+    is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
+    made = SmemType((extents[0], extents[1]), dtype, major)
+    whole = ATOM_BYTES // dtype.bytes * (limits.groups if is_parted else 1)
+    return made if major == K_dim or is_MN_major(made, side, whole) else None
+
+
+def _dot_in_flight(graph: TileGraph, loop: For, found: list[RingLoad]) -> mma.Dot | None:
+    """The one dot of a loop that adds to a carried value, where both sides are read from rings."""
+    dots = [op for op in loop.body.walk() if isinstance(op, mma.Dot)]
+    if len(dots) != 1 or dots[0].parent is not loop.body:
+        return None
+    (dot,) = dots
+    direct = [c.load for c in found if c.is_direct]
+    sides = {side for load in direct for user, side, _ in dot_uses(graph, load) if user is dot}
+    end = loop.body.terminator
+    assert isinstance(end, Yield)
+    if sides != {0, 1} or dot.acc not in loop.carried:
+        return None
+    at = loop.carried.index(dot.acc)
+    users = [u.op for u in (*graph.users(dot.acc), *graph.users(dot.result))]
+    return dot if end.values[at] is dot.result and users == [dot, end] else None

@@ -17,6 +17,8 @@ from examples.fused_epilogues import quantised
 from examples.fused_epilogues import residual
 from examples.fused_epilogues import with_squares
 from examples.grouped_matmul import grouped_matmul
+from examples.norm_matmul import layer_norm_matmul
+from examples.norm_matmul import norm_matmul
 from examples.weight_only import weight_only
 from examples.weight_only import weight_only_int4
 from tests.emulation.matmuls import BF16
@@ -128,6 +130,29 @@ def test_epilogues(name: str) -> None:
     # One value of fp8 next to a half-way point may be rounded the other way.
     tolerance = 2.0**-3 if name == "quantised" else TOLERANCE
     same_as_interpreter(kernel, args, outputs, grid_of(M, N), tolerance=tolerance)
+
+
+NORMS = {
+    "two consumers": {"BM": 128, "BN": 128, "BK": 64},
+    "one consumer": {"BM": 64, "BN": 72, "BK": 128},
+    "single role": {"BM": 64, "BN": 64, "BK": 64, "warp_specialize": False},
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_before_a_product(name: str) -> None:
+    """Rows beyond x and columns beyond K read as zeros and add nothing to the sums."""
+    M, N, K = 136, 200, 200
+    args = {"x": normal(M, K, dtype=BF16), "w": normal(N, K, dtype=BF16).T, "out": nothing(M, N)}
+    grid, options = grid_of(M, N), NORMS[name]
+    same_as_interpreter(
+        norm_matmul, {**args, "eps": 1e-6}, ("out",), grid, tolerance=TOLERANCE, **options
+    )
+    if name != "two consumers":
+        return
+    sums = args["w"].astype(np.float32).sum(0)
+    layer = {"x": args["x"], "w": args["w"], "sums": sums, "out": args["out"], "eps": 1e-6}
+    same_as_interpreter(layer_norm_matmul, layer, ("out",), grid, tolerance=TOLERANCE, **options)
 
 
 CHUNKED = {

@@ -14,6 +14,7 @@ from examples import fp8_attention
 from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import grouped_matmul
+from examples import norm_matmul
 from examples import weight_only
 from tests.emulation.test_emulated_half_sums import half_matmul
 
@@ -151,3 +152,9 @@ def test_sums_in_half(options, dtype):
     c = torch.full((m, n), float("nan"), device=DEVICE, dtype=torch.float16)
     half_matmul[fp8_matmul.grid_of(m, n)](a, b.t(), c, **options)
     assert torch.equal(c.double(), a.double() @ b.double().t())
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 1296, 520), (1, 136, 80)], ids=str)
+def test_norms_before_a_product(kind, shape):
+    assert norm_matmul.run(*shape, DEVICE, kind) <= 4e-3

@@ -12,6 +12,7 @@ from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import grid_of
 from examples.fused_epilogues import residual
 from examples.grouped_matmul import grouped_matmul
+from examples.norm_matmul import norm_matmul
 from examples.weight_only import weight_only
 from tests.nvrtc.test_attention_compile import check
 from tiledsl.compiler import Kernel
@@ -60,6 +61,16 @@ def test_groups():
     assert plan.num_consumers == 2
     assert "tma_store_rows" in kernel.module.source
     assert "uniform(load_one" in kernel.module.source.partition("consumer")[2]
+
+
+def test_a_norm_is_made_beside_the_product():
+    """A quad of lanes reads whole rows of x, and adds them up without another warp."""
+    x, w, out = (torch.empty(4096, 4096, device="meta", dtype=BF16) for _ in range(3))
+    kernel = norm_matmul.compile(x, w.t(), out, 1e-6, grid=grid_of(4096, 4096))
+    assert check(kernel).num_consumers >= 2
+    assert kernel.constants["BM"] * kernel.constants["BN"] >= 128 * 192
+    assert "read_rows<" in kernel.module.source
+    assert "reduce_partials" not in kernel.module.source
 
 
 def test_a_residual_fits_a_large_tile():

@@ -28,6 +28,10 @@ from tiledsl.ws.select import Launch
 ROWS = (128, 192, 64)
 COLUMNS = (128, 112, 96, 64)
 """Widest first; those between the first that fits and the narrowest are not tried."""
+WIDE = (256, 192, 128, 64)
+"""Of products that no other dot of the loop reads."""
+DEPTHS = (128, 64)
+"""Of K alone."""
 EDGE_CLOCKS = 3000.0
 """Clocks of a program outside of its loops: first loads, first product, the store."""
 TRIP_CLOCKS = 300.0
@@ -55,7 +59,7 @@ def choose_flow_tiles(
     names = [name for name in autos if name in dims or autos[name].choices]
     if len(names) != len(autos):
         return None
-    options = [autos[name].choices or (ROWS if "M" in dims[name] else COLUMNS) for name in names]
+    options = [autos[name].choices or sizes_of(dims[name]) for name in names]
     best: tuple[float, TileGraph] | None = None
     fitting: set[tuple[object, ...]] = set()
     for values in product(*options):
@@ -70,6 +74,15 @@ def choose_flow_tiles(
         if best is None or cost < best[0]:
             best = cost, graph
     return best[1] if best is not None else None
+
+
+def sizes_of(dims: tuple[str, ...]) -> tuple[int, ...]:
+    """What to try for a constexpr that is these dimensions of the dots."""
+    if "M" in dims:
+        return ROWS
+    if dims == ("N",):
+        return WIDE
+    return DEPTHS if dims == ("K",) else COLUMNS
 
 
 def launch_clocks(

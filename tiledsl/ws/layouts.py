@@ -17,12 +17,14 @@ from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import blocked
+from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import atomic
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops import tile_moves
 from tiledsl.ir.ops.control import For
@@ -263,6 +265,8 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
             groups.offer(op.a, register_operand_layout(op, num_warps // 4))
     open_links = [link for op in ops for link in links(op)]
     _propagate(open_links, groups)
+    _offer_reads(ops, groups, num_warps)
+    _propagate(open_links, groups)
     values = [
         v
         for op in ops
@@ -278,6 +282,32 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
         graph.set_type(v, v.type.with_layout(groups.get(v)))
     notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
+
+
+def _offer_reads(ops: list[Op], groups: _Groups, num_warps: int) -> None:
+    """Slots whose rows are summed up are read as accumulators lie: a quad of lanes has a row."""
+    reads = [op for op in ops if isinstance(op, smem.Read) and groups.get(op.result) is None]
+    sums = [v for op in ops if (v := _summed_rows(op)) is not None] if reads else []
+    for op in reads:
+        type_ = op.result.type
+        assert isinstance(type_, TileType)
+        summed = any(groups.root(v) is groups.root(op.result) for v in sums)
+        if summed and type_.shape[0] % (16 * num_warps) == 0 and type_.shape[1] % 8 == 0:
+            layout = mma_accumulator(type_.shape[0], type_.shape[1], num_warps // 4, split=0)
+            groups.offer(op.result, layout)
+
+
+def _summed_rows(op: Op) -> Value | None:
+    """The tile of two dimensions whose rows a reduction combines, whole or in parts."""
+    if not isinstance(op, Reduce) or 0 in op.axes:
+        return None
+    value = op.inputs[0]
+    source = value.defining_op
+    if isinstance(source, tile.Reshape) and isinstance(value.type, TileType):
+        type_ = source.a.type
+        assert isinstance(type_, TileType)
+        return source.a if type_.shape[:1] == value.type.shape[:1] and type_.rank == 2 else None
+    return value if isinstance(value.type, TileType) and value.type.rank == 2 else None
 
 
 def _offer_defaults(

@@ -11,6 +11,7 @@ from examples import fp8_attention
 from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import grouped_matmul
+from examples import norm_matmul
 from examples import weight_only
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -98,3 +99,9 @@ def test_fp8_attention_refuses_scales_of_another_shape():
     q, k, vt, scales, _ = fp8_attention.inputs((1, 2, 32, 64), "cpu")
     with pytest.raises(ValueError, match="expected scales"):
         fp8_attention.fp8_attention(q, k, vt, scales[:, :1], causal=False)
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("shape", [(70, 200, 400), (1, 136, 80)], ids=str)
+def test_norms_before_a_product(kind, shape):
+    assert norm_matmul.run(*shape, "cpu", kind) <= 4e-3

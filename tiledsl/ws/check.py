@@ -129,17 +129,8 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         runs = [PointRun(code, p, cluster_size, watch=True) for p in points.many]
         for run in runs:
             run.run()
-            reached |= run.reached
-        watched = runs[0].watched
-        assert watched is not None
-        for loop in watched.role.body.walk():
-            trips, first = trips_seen(runs).get(loop, (0, -1))
-            if isinstance(loop, For) and first < 0 and trips < ENOUGH_TRIPS:
-                point = wide_point(code, loop, trips, cluster_size)
-                if point is not None:
-                    runs.append(PointRun(code, point, cluster_size, watch=True))
-                    runs[-1].run()
-                    reached |= runs[-1].reached
+        runs += _wide_runs(code, runs, cluster_size)
+        reached |= {region for run in runs for region in run.reached}
         made.points += len(runs)
         steady = steady_lines(runs)
         if not isinstance(steady, Fault):
@@ -149,6 +140,23 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
     _reach(code, cluster_size, reached, made)
     made.steady = steady
     _record(made, code, None)
+
+
+def _wide_runs(code: Program, runs: list[PointRun], cluster_size: int) -> list[PointRun]:
+    """Runs for the loops of the watched role that the others leave after a few trips."""
+    watched = runs[0].watched
+    assert watched is not None
+    seen = trips_seen(runs)
+    out: list[PointRun] = []
+    for loop in watched.role.body.walk():
+        trips, first = seen.get(loop, (0, -1))
+        if isinstance(loop, For) and first < 0 and trips < ENOUGH_TRIPS:
+            point = wide_point(code, loop, trips, cluster_size)
+            if point is not None:
+                out.append(PointRun(code, point, cluster_size, watch=True))
+                out[-1].run()
+                seen = trips_seen([*runs, *out])
+    return out
 
 
 def _run_all(

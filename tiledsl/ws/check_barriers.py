@@ -37,17 +37,22 @@ class BarrierRules:
 
     # ------------------------------------------------------------------ mbarriers
     def do_cursor_create(self, t: Thread, op: barrier.CursorCreate) -> None:
-        t.env[op.result] = Cursor(op.depth)
+        t.env[op.results[0]] = Cursor(op.depth)
 
     def do_cursor_next(self, t: Thread, op: barrier.CursorNext) -> Iterator[bool] | None:
-        t.env[op.cursor].n += 1
+        cursor: Cursor = t.env[op.cursor]
+        cursor.n += 1
+        cursor.at += 1
+        if cursor.at == cursor.depth:
+            cursor.at = 0
+            cursor.use += 1
         return iter((True,)) if t.single else None
 
     def do_cursor_skip(self, t: Thread, op: barrier.CursorSkip) -> None:
         count = t.env[op.count]
         if count < 0:
             raise Fault("balance", f"a cursor is moved by {count} slots", op)
-        t.env[op.cursor].n += count
+        t.env[op.cursor].move(count)
 
     def place(self, t: Thread, op: Any) -> tuple[Barrier, int]:
         """The mbarrier at a cursor, and the phase that the cursor stands for."""
@@ -56,9 +61,9 @@ class BarrierRules:
         if cursor.depth != len(slots):
             message = f"a cursor of depth {cursor.depth} walks over {len(slots)} mbarriers"
             raise Fault("balance", message, op)
-        cursor.rings.add(op.barriers)
-        use, at = divmod(cursor.n, cursor.depth)
-        return slots[at], use
+        if t.single:
+            cursor.rings.add(op.barriers)
+        return slots[cursor.at], cursor.use
 
     def do_mbarrier_wait(self, t: Thread, op: barrier.MbarrierWait) -> Iterator[bool] | None:
         b, use = self.place(t, op)
@@ -68,10 +73,11 @@ class BarrierRules:
                 f"{b.name}: the wait for phase {phase} may come while phase {phase - 2} is current"
             )
             raise Fault("ordering", message, op)
-        if self.passed(b, phase, op):
-            self.acquire(t, b, phase)
-            return None
-        return self._wait(t, b, phase, op)
+        if b.blocks(phase):
+            return self._wait(t, b, phase, op)
+        self.passed(b, phase, op)
+        self.acquire(t, b, phase)
+        return None
 
     def passed(self, b: Barrier, phase: int, op: Op) -> bool:
         """The hardware's rule: the parity of the current phase is not the one waited for."""
@@ -89,8 +95,9 @@ class BarrierRules:
     def acquire(self, t: Thread, b: Barrier, phase: int) -> None:
         if phase >= 0 and t.clock[b.index] <= phase:
             t.clock = join(t.clock, b.done)
-        b.waits.append((t.index, t.time, phase))  # that for phase -1 can be missed as well
-        b.seen = max(b.seen, phase + 1)
+        b.waits.append((t.index, t.clock[t.index], phase))  # phase -1 can be missed as well
+        if b.seen <= phase:
+            b.seen = phase + 1
 
     def signal(self, t: Thread, b: Barrier, use: int, op: Op) -> None:
         """What an arrival or a copy needs: the phase before its own is known to be over."""
@@ -106,23 +113,23 @@ class BarrierRules:
     def do_expect_tx(self, t: Thread, op: barrier.ExpectTx) -> None:
         b, use = self.place(t, op)
         self.signal(t, b, use, op)
-        b.arrive(t.clock, 1, op, tx=op.num_bytes)
+        b.arrive(t.clock, 1, op, tx=op.num_bytes, own=t.index)
         t.tick()
 
     def do_arrive(self, t: Thread, op: barrier.Arrive) -> None:
         own, use = self.place(t, op)
         if op.cluster_size == 1:
             self.signal(t, own, use, op)
-            own.arrive(t.clock, 1 if t.single else WARPS, op)
+            own.arrive(t.clock, 1 if t.single else WARPS, op, own=t.index)
             t.clock[t.index] += 1
             return
         cursor: Cursor = t.env[op.cursor]
         if op.cluster_size > self.cluster_size:
             raise Fault("cluster", "an arrival goes to a CTA that the cluster does not have", op)
         for cta in self.ctas[: op.cluster_size]:
-            b = cta.barriers[op.barriers][cursor.n % cursor.depth]
+            b = cta.barriers[op.barriers][cursor.at]
             self.signal(t, b, use, op)
-            b.arrive(t.clock, 1 if t.single else WARPS, op)
+            b.arrive(t.clock, 1 if t.single else WARPS, op, own=t.index)
         t.tick()
 
     # ------------------------------------------------------------------ named barriers
@@ -141,7 +148,7 @@ class BarrierRules:
         mine = nb.arrive(t, op.num_threads, op)
         t.tick()
         if nb.generation > mine:
-            self._synced(t, nb)
+            self._synced(t, nb, mine)
             return None
         return self._named_wait(t, nb, mine)
 
@@ -150,19 +157,26 @@ class BarrierRules:
         while nb.generation <= mine:
             yield False
         t.waits_on = None
-        self._synced(t, nb)
+        self._synced(t, nb, mine)
 
-    def _synced(self, t: Thread, nb: NamedBarrier) -> None:
-        t.clock = join(t.clock, nb.done)
+    def _synced(self, t: Thread, nb: NamedBarrier, mine: int) -> None:
+        """The thread knows what all have told in its generation, itself among them."""
+        if nb.generation == mine + 1:
+            time = t.time  # the one thing of its clock that has grown since it arrived
+            t.clock = nb.done[:]
+            t.clock[t.index] = time
+        else:
+            t.clock = join(t.clock, nb.done)
         for r in t.leader_done:
             r.end = t.time
         t.leader_done.clear()
         for r in t.waited:
             r.of_warps = False
         t.waited.clear()
-        for w in t.written:
-            w.published = w.fenced
-        t.written = [w for w in t.written if not w.published]
+        if t.written:
+            for w in t.written:
+                w.published = w.fenced
+            t.written = [w for w in t.written if not w.published]
 
     def do_async_fence(self, t: Thread, op: barrier.AsyncFence) -> None:
         del op

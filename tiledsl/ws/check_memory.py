@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -57,18 +58,17 @@ class MemoryRules(BarrierRules):
 
     # ------------------------------------------------------------------ shared memory
     def do_slot(self, t: Thread, op: smem.Slot) -> None:
-        cursor: Cursor | None = t.env[op.cursor] if op.cursor is not None else None
         at, use = 0, -1
-        if cursor is not None:
-            use, at = divmod(cursor.n, cursor.depth)
+        if op.cursor is not None:
+            cursor: Cursor = t.env[op.cursor]
+            at, use = cursor.at, cursor.use
         if op.group is not None:
             at += t.env[op.group] * op.group_slots
         slots = t.cta.buffers[op.buffer]
         if at >= len(slots):
             raise Fault("staging", f"slot {at} of {op.buffer.name}, which has {len(slots)}", op)
-        type_ = op.result.type
-        assert isinstance(type_, SmemType)
-        t.env[op.result] = Slot(op.buffer, at, slots[at], use, type_)
+        result = op.results[0]
+        t.env[result] = Slot(op.buffer, at, slots[at], use, cast("SmemType", result.type))
 
     def do_view(self, t: Thread, op: smem.View) -> None:
         t.env[op.result] = t.env.get(op.a)
@@ -139,7 +139,7 @@ class MemoryRules(BarrierRules):
             )
         for cta in self.ctas:
             if mask >> cta.rank & 1:
-                target = cta.barriers[op.barriers][cursor.n % cursor.depth]
+                target = cta.barriers[op.barriers][cursor.at]
                 state = cta.buffers[slot.buffer][slot.at]
                 self.land(t, op, state, target, use, (start, start + size))
         t.tick()
@@ -164,7 +164,7 @@ class MemoryRules(BarrierRules):
     ) -> None:
         """The copy's bytes arrive: here at once, which no barrier can tell from later."""
         del state
-        b.receive(t.clock, num_bytes, op)
+        b.receive(t.clock, num_bytes, op, own=t.index)
 
     # ------------------------------------------------------------------ wgmma
     def do_fence(self, t: Thread, op: mma.Fence) -> None:
@@ -189,6 +189,8 @@ class MemoryRules(BarrierRules):
         """A read through the async proxy."""
         state = slot.state
         state.check_read(t.clock, slot.use, op)
+        if not (state.parts or state.cleared) and state.writer and state.writer.barrier >= 0:
+            return  # by copies alone
         for w in (*state.parts.values(), state.cleared.get(t.index), state.writer):
             if w is not None and w.barrier < 0 and not (w.fenced and w.is_visible(t)):
                 what = "barrier" if w.fenced else "proxy fence"

@@ -13,9 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
-from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
@@ -23,7 +21,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.program import TileToProgram
-from tiledsl.ws.check_program import FAST
+from tiledsl.ws.check_bounds import Bounds
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import needed_scalars
@@ -86,15 +84,22 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         for value in (0, 3)
     ]
     if code.uneven:
-        few.append(
-            LaunchPoint(
-                step * (depth + 2),
-                _grid(depth // 2 + 2, 2 * turns, axis, cluster_size),
-                wobble=1,
-            )
-        )
+        grid = _grid(depth // 2 + 2, 2 * turns, axis, cluster_size)
+        few.append(_uneven(code, LaunchPoint(step * (depth + 2), grid, wobble=1)))
     many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
     return Points(*([replace(p, step=step, units=units) for p in ps] for ps in (few, many)))
+
+
+def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
+    """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
+    loops = [b for b in (Bounds(code, loop) for loop in _ops(code, For)) if b.depends_on_tile]
+    zeroed = [replace(point, other=(symbol, 0)) for symbol in code.symbols.values()]
+
+    def trips(candidate: LaunchPoint) -> int:
+        rows = [(x, 0, 0) for x in range(point.grid[0])]
+        return max(len({b.trips(candidate, ids) for ids in rows}) for b in loops)
+
+    return max([point, *zeroed], key=trips) if loops else point
 
 
 def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
@@ -127,7 +132,13 @@ def units_of_trips(code: Program) -> tuple[int, dict[int, int]]:
     The largest of all, and by number of symbol those that are smaller. Nests do not run for as many
     trips in each loop as the shortest step would give them.
     """
-    loops = [(_unit(loop), loop) for loop in _ops(code, For)]
+    if code.units is None:
+        code.units = _units(code)
+    return code.units
+
+
+def _units(code: Program) -> tuple[int, dict[int, int]]:
+    loops = [(_unit(Bounds(code, loop)), loop) for loop in _ops(code, For)]
     step = max((unit for unit, _ in loops), default=0) or 1
     units: dict[int, int] = {}
     for unit, loop in loops:
@@ -143,32 +154,12 @@ def _is_extent(v: Value, tensor: Value, dim: int) -> bool:
     return isinstance(op, Shape) and op.tensor is tensor and op.dim == dim
 
 
-def _unit(loop: For) -> int:
+def _unit(bounds: Bounds) -> int:
     """The unit of one loop: its step, unless its bounds are quotients or the like."""
-    memo: dict[int, dict[Value, int]] = {FAR: {}, 2 * FAR: {}}
-    low, high, by = (
-        [_estimate(v, extent, memo[extent]) for extent in (FAR, 2 * FAR)]
-        for v in (loop.lower, loop.upper, loop.step)
-    )
-    trips = [(h - a) // d if d else 0 for a, h, d in zip(low, high, by, strict=True)]
+    at = [bounds.at(LaunchPoint(e, (0, 0, 0))) for e in (FAR, 2 * FAR)]
+    trips = [(high - low) // by if by else 0 for low, high, by in at]
     growth = trips[1] - trips[0]
-    return round(FAR / growth) if growth > 0 else abs(by[0])
-
-
-def _estimate(v: Value, extent: int, memo: dict[Value, int]) -> int:
-    """A scalar in the first iteration of the first tile, all extents and arguments being equal."""
-    op = v.defining_op
-    if op is None:
-        region = v.owner
-        return extent if isinstance(region, Region) and region.parent is None else 0
-    if isinstance(op, Shape) or op.effect is Effect.READ:
-        return extent
-    if v not in memo:
-        memo[v] = 0
-        known = FAST.get(op.opcode)
-        if known is not None:
-            memo[v] = int(known(op, *[_estimate(o, extent, memo) for o in op.operands]))
-    return memo[v]
+    return round(FAR / growth) if growth > 0 else abs(at[0][2])
 
 
 def _peeled(code: Program) -> int:

@@ -6,15 +6,11 @@ math is left out.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
-
-import numpy as np
 
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -35,82 +31,7 @@ from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-
-COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
-
-def _constant(op: Any) -> Any:
-    return op.value
-
-
-def _compare(op: Any, a: int, b: int) -> bool:
-    return COMPARE[op.predicate](a, b)
-
-
-def _select(_: Op, condition: int, a: int, b: int) -> int:
-    return a if condition else b
-
-
-def _cast(_: Op, a: int) -> int:
-    return a
-
-
-def _floordiv(_: Op, a: int, b: int) -> int:
-    return a // b if b else 0
-
-
-def _mod(_: Op, a: int, b: int) -> int:
-    return a % b if b else 0
-
-
-def _and(_: Op, a: int, b: int) -> int:
-    return a & b
-
-
-def _or(_: Op, a: int, b: int) -> int:
-    return a | b
-
-
-def _binary(function: Callable[[int, int], int]) -> Callable[[Op, int, int], int]:
-    def apply(_: Op, a: int, b: int) -> int:
-        return function(a, b)
-
-    return apply
-
-
-FAST: dict[str, Callable[..., Any]] = {
-    "elementwise.constant": _constant,
-    "elementwise.add": _binary(operator.add),
-    "elementwise.sub": _binary(operator.sub),
-    "elementwise.mul": _binary(operator.mul),
-    "elementwise.floordiv": _floordiv,
-    "elementwise.mod": _mod,
-    "elementwise.min": _binary(min),
-    "elementwise.max": _binary(max),
-    "elementwise.and": _and,
-    "elementwise.or": _or,
-    "elementwise.compare": _compare,
-    "elementwise.select": _select,
-    "elementwise.cast": _cast,
-}
-"""Scalar ops as Python functions of the op and its operands."""
-
-
-def scalar(op: Op, operands: list[Any]) -> Any:
-    """The value of a pure scalar op that FAST does not have."""
-    types = [v.type for v in op.operands]
-    arrays = [
-        np.asarray(v).astype(t.dtype.numpy) if isinstance(t, ScalarType) else v
-        for v, t in zip(operands, types, strict=True)
-    ]
-    return np.asarray(op.evaluate(*arrays)).item()
+from tiledsl.ws.check_scalars import function_of
 
 
 @dataclass(frozen=True)
@@ -152,7 +73,7 @@ class Step:
         self.kind = kind
         self.operands = op.operands
         self.result = op.results[0] if decides and len(op.results) == 1 else None
-        self.fast = FAST.get(op.opcode)
+        self.fast = function_of(op)
 
 
 HANDLED, SCALAR, USE, END, FOR, IF, WHILE = range(7)
@@ -167,7 +88,8 @@ class Program:
     in flight. named: ids of named barriers in use. symbols: numbers of the extents (tensor,
     dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
     tile. unknown: ops that the checker cannot judge. box_sizes: bytes of each copy.
-    reads: loads of scalars that decide something. cursors: of each role.
+    reads: loads of scalars that decide something. cursors: of each role. constants: values of the
+    constants, which are no steps. units: as units_of_trips found them. tables: see check_steps.
     """
 
     graph: TileGraph
@@ -182,6 +104,9 @@ class Program:
     box_sizes: dict[Op, int] = field(default_factory=dict[Op, int])
     reads: list[Op] = field(default_factory=list[Op])
     cursors: dict[Role, list[Value]] = field(default_factory=dict[Role, list[Value]])
+    constants: dict[Value, Any] = field(default_factory=dict[Value, Any])
+    units: tuple[int, dict[int, int]] | None = None
+    tables: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
 def flight_values(graph: TileGraph) -> set[Value]:
@@ -321,7 +246,11 @@ def cut_down(
     needed = needed_scalars([v for op in ops for v in _roots(op, rules)])
     code: dict[Region, list[Step]] = {}
     unknown: list[Op] = []
+    constants: dict[Value, Any] = {}
     for op in ops:
+        if isinstance(op, Constant) and not whole and op.result in needed:
+            constants[op.result] = op.value
+            continue
         kind = _kind(op, rules)
         if op.effect is Effect.SYNC and kind == SCALAR:
             unknown.append(op)
@@ -336,6 +265,7 @@ def cut_down(
     made = Program(
         graph, roles, code, flight, needed, named, symbols, has_uneven_tiles(ops), unknown
     )
+    made.constants = constants
     made.reads = [s.op for steps in code.values() for s in steps if s.op.effect is Effect.READ]
     for r in roles:
         made.cursors[r] = [o.result for o in _control_walk(r.body) if isinstance(o, CursorCreate)]

@@ -29,12 +29,12 @@ from tiledsl.ws.check_program import END
 from tiledsl.ws.check_program import FOR
 from tiledsl.ws.check_program import HANDLED
 from tiledsl.ws.check_program import IF
-from tiledsl.ws.check_program import SCALAR
 from tiledsl.ws.check_program import USE
+from tiledsl.ws.check_program import WHILE
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import Step
-from tiledsl.ws.check_program import scalar
+from tiledsl.ws.check_scalars import scalar
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import Cta
 from tiledsl.ws.check_state import Cursor
@@ -42,6 +42,10 @@ from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import NamedBarrier
 from tiledsl.ws.check_state import SlotState
 from tiledsl.ws.check_state import Thread
+from tiledsl.ws.check_steps import BOUND
+from tiledsl.ws.check_steps import WAITING
+from tiledsl.ws.check_steps import Loop
+from tiledsl.ws.check_steps import Table
 
 Steps = Generator[bool, None, tuple[Any, ...]]
 """Yields True where the thread did something, False where it still waits."""
@@ -125,9 +129,17 @@ class Run(MemoryRules):
         self._make_threads()
         self.width = 0
         self._make_state()
-        self.handlers = handlers_of(type(self))
+        table = self._table()
+        self.rows, self.straight = table.rows, table.straight
 
     # ------------------------------------------------------------------ set-up
+    def _table(self) -> Table:
+        kind = type(self)
+        if kind not in self.code.tables:
+            made = Table(self.code, handlers_of(kind), restless=self.restless)
+            self.code.tables[kind] = made
+        return self.code.tables[kind]
+
     def _make_threads(self) -> None:
         for cta in self.ctas:
             for r in self.code.roles:
@@ -143,25 +155,24 @@ class Run(MemoryRules):
         per_cta = sum(a.depth for a in arrays) + len(named)
         first = len(self.threads)
         self.width = first + per_cta * len(self.ctas)
-        at = first
+        at, zero = first, [0] * self.width
         for cta in self.ctas:
             for a in arrays:
-                name = a.result.name
-                cta.barriers[a.result] = [
-                    Barrier(f"{name}[{i}]", at + i, self.width) for i in range(a.depth)
-                ]
+                array = a.result
+                cta.barriers[array] = [Barrier(array, i, at + i, zero) for i in range(a.depth)]
                 at += a.depth
             for i in named:
-                cta.named[i] = NamedBarrier(i, at, self.width)
+                cta.named[i] = NamedBarrier(i, at, zero)
                 at += 1
             for b in buffers:
-                name = b.result.name
-                cta.buffers[b.result] = [SlotState(f"{name}[{i}]") for i in range(b.slots)]
+                cta.buffers[b.result] = [SlotState(b.result, i) for i in range(b.slots)]
+        symbols, point = self.code.symbols, self.point
+        known = {a: point.extent_of(symbols.get((a, -1), -1)) for a in self.code.graph.args}
+        known |= self.code.constants
         for t in self.threads:
-            t.clock = [0] * self.width
+            t.clock = zero[:]
             t.clock[t.index] = 1
-            symbols, point = self.code.symbols, self.point
-            t.env = {a: point.extent_of(symbols.get((a, -1), -1)) for a in self.code.graph.args}
+            t.env = known.copy()
         self._set_up(objects)
 
     def _set_up(self, objects: list[Op]) -> None:
@@ -252,51 +263,81 @@ class Run(MemoryRules):
             raise Fault("balance", f"nobody waits for copies that {b.name} tells of")
 
     # ------------------------------------------------------------------ control flow
-    def region(self, t: Thread, region: Region, args: tuple[Any, ...]) -> Steps:
-        env, handlers = t.env, self.handlers
+    def region(self, t: Thread, region: Region, args: tuple[Any, ...]) -> Steps:  # noqa: C901 - a branch a kind
+        env = t.env
         self.reached.add(region)
-        env.update(zip(region.args, args, strict=False))
-        for step in self.code.code.get(region, ()):
-            kind, op = step.kind, step.op
+        if args:
+            env.update(zip(region.args, args, strict=False))
+        for kind, call, item in self.rows.get(region, ()):
             if kind == HANDLED:
-                t.where = op
+                call(self, t, item)
+            elif kind == WAITING:
+                t.where = item
                 t.steps += 1
-                waiting = handlers[type(op)](self, t, op)
+                waiting = call(self, t, item)
                 if waiting is not None:
                     yield from waiting
                 elif self.restless:
                     yield True
-            elif kind == SCALAR:
-                self.compute(t, step)
-            elif kind == END:
-                return tuple([env.get(v) for v in step.operands])
-            elif kind == FOR:
-                yield from self._for(t, op)
+            elif kind == BOUND:
+                call(env)
             elif kind == IF:
-                yield from self._if(t, op)
-            elif kind == USE:
-                self.use(t, step)
+                taken = item.then if self.forced.get(item, env[item.condition]) else item.orelse
+                if taken in self.straight:
+                    values = self.straight_region(t, taken)
+                else:
+                    values = yield from self.region(t, taken, ())
+                env.update(zip(call, values, strict=False))
+            elif kind == FOR:
+                yield from self._for(t, item)
+            elif kind == END:
+                return tuple([env.get(v) for v in item])
+            elif kind == WHILE:
+                yield from self._while(t, item)
             else:
-                yield from self._while(t, op)
+                self.do_step(t, kind, item)
         return ()
 
-    def _for(self, t: Thread, op: Any) -> Steps:
+    def straight_region(self, t: Thread, region: Region) -> tuple[Any, ...]:
+        """A region without arguments in which no thread waits."""
         env = t.env
-        carried = tuple(env.get(v) for v in op.init)
+        self.reached.add(region)
+        for kind, call, item in self.rows.get(region, ()):
+            if kind == HANDLED:
+                call(self, t, item)
+            elif kind == BOUND:
+                call(env)
+            elif kind == IF:
+                taken = item.then if self.forced.get(item, env[item.condition]) else item.orelse
+                values = self.straight_region(t, taken)
+                env.update(zip(call, values, strict=False))
+            elif kind == END:
+                return tuple([env.get(v) for v in item])
+            else:
+                self.do_step(t, kind, item)
+        return ()
+
+    def do_step(self, t: Thread, kind: int, step: Step) -> None:
+        """A scalar, or a use of tiles."""
+        if kind == USE:
+            self.use(t, step)
+        else:
+            self.compute(t, step)
+
+    def _for(self, t: Thread, loop: Loop) -> Steps:
+        env, op, body = t.env, loop.op, loop.op.body
+        number, args = body.args[0], loop.args
+        carried = tuple([env.get(v) for v in loop.init])
         step = env[op.step]
         if step == 0:
             raise Fault("liveness", "a loop with step 0 does not end", op)
-        for number, i in enumerate(range(env[op.lower], env[op.upper], step)):
+        for trip, i in enumerate(range(env[op.lower], env[op.upper], step)):
             if self.watched is t:
-                self.head(t, op, number)
-            carried = yield from self.region(t, op.body, (i, *carried))
-        env.update(zip(op.results, carried, strict=True))
-        return ()
-
-    def _if(self, t: Thread, op: Any) -> Steps:
-        taken = op.then if self.forced.get(op, t.env[op.condition]) else op.orelse
-        values = yield from self.region(t, taken, ())
-        t.env.update(zip(op.results, values, strict=False))
+                self.head(t, op, trip)
+            env[number] = i
+            env.update(zip(args, carried, strict=True))
+            carried = yield from self.region(t, body, ())
+        env.update(zip(loop.results, carried, strict=True))
         return ()
 
     def _while(self, t: Thread, op: Any) -> Steps:
@@ -324,7 +365,7 @@ class Run(MemoryRules):
             return
         env = t.env
         if step.fast is not None:
-            env[result] = step.fast(step.op, *[env[v] for v in step.operands])
+            env[result] = step.fast(*[env[v] for v in step.operands])
         elif step.op.effect is Effect.READ:
             env[result] = self.loaded[step.op] * (1 + t.tile % 3 * self.point.wobble)
         else:

@@ -47,36 +47,42 @@ def join(a: Clock, b: Clock) -> Clock:
     return [x if x > y else y for x, y in zip(a, b, strict=True)]
 
 
-@dataclass
 class Read:
     """One read of a slot; `end` is the thread's time at which it is over, -1 before.
 
     of_warps: each warp of the thread knows of its own part only, until a barrier among them.
     """
 
-    thread: int
-    end: int = -1
-    of_warps: bool = False
+    __slots__ = ("end", "of_warps", "thread")
+
+    def __init__(self, thread: int, end: int = -1, *, of_warps: bool = False) -> None:
+        self.thread = thread
+        self.end = end
+        self.of_warps = of_warps
 
 
-@dataclass
 class Writer:
     """Who filled a slot last.
 
     barrier, use: of an asynchronous write, the mbarrier and its phase that tell of its end.
     fenced, published: of a write by threads, whether the proxy fence and a barrier followed.
-    fence_time: of the thread at the fence.
+    fence_time: of the thread at the fence. ranges: bytes of the copies that make it up.
     """
 
-    op: Op
-    thread: int
-    time: int
-    barrier: int = -1
-    use: int = -1
-    fenced: bool = False
-    published: bool = False
-    fence_time: int = -1
-    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    __slots__ = (
+        "barrier", "fence_time", "fenced", "op", "published", "ranges", "thread", "time", "use",
+    )  # fmt: skip
+
+    def __init__(self, op: Op, thread: int, time: int, barrier: int = -1, use: int = -1) -> None:
+        self.op = op
+        self.thread = thread
+        self.time = time
+        self.barrier = barrier
+        self.use = use
+        self.fenced = False
+        self.published = False
+        self.fence_time = -1
+        self.ranges: list[tuple[int, int]] = []
 
     def is_visible(self, thread: Thread) -> bool:
         """Whether a barrier after the fence tells a thread, all of its warps, of the write."""
@@ -99,10 +105,11 @@ class SlotState:
     a copy.
     """
 
-    __slots__ = ("before", "cleared", "data", "name", "parts", "reads", "writer")
+    __slots__ = ("before", "buffer", "cleared", "data", "number", "parts", "reads", "writer")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, buffer: Value, number: int) -> None:
+        self.buffer = buffer
+        self.number = number
         self.writer: Writer | None = None
         self.reads: list[Read] = []
         self.parts: dict[int, Writer] = {}
@@ -110,9 +117,15 @@ class SlotState:
         self.before: tuple[list[Writer], list[Read]] = ([], [])
         self.data: Any = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.buffer.name}[{self.number}]"
+
     def check_write(self, clock: Clock, op: Op) -> None:
         """A write has to come after the last write and after every read of it."""
-        writers = [*self.cleared.values(), *([self.writer] if self.writer is not None else [])]
+        writers = [self.writer] if self.writer is not None else []
+        if self.cleared:
+            writers += self.cleared.values()
         self._check_after(clock, op, writers, self.reads, -1)
 
     def write_part(self, clock: Clock, writer: Writer) -> None:
@@ -133,12 +146,13 @@ class SlotState:
             # What another warpgroup tells of its read, it tells at a barrier of all its warps.
             if r.end < 0 or clock[r.thread] < r.end or (r.of_warps and r.thread == thread):
                 raise Fault("ordering", f"{self.name} is written while it may still be read", op)
-        if not all(w.known(clock) for w in writers):
-            raise Fault("ordering", f"{self.name} is written while it may still be written", op)
+        for w in writers:
+            if not w.known(clock):
+                raise Fault("ordering", f"{self.name} is written while it may still be written", op)
 
     def check_read(self, clock: Clock, use: int, op: Op) -> None:
         """A read has to come after the write of its own tenant."""
-        if not all(w.known(clock) for w in self.parts.values()):
+        if self.parts and not all(w.known(clock) for w in self.parts.values()):
             raise Fault("ordering", f"{self.name} is read without waiting for all writes", op)
         self.check_tenant(clock, use, op)
 
@@ -156,49 +170,68 @@ class SlotState:
 class Barrier:
     """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed.
 
-    receives, used: whether a copy, a thread after the set-up has told it anything.
+    receives, used: whether a copy, a thread after the set-up has told it anything. source: the
+    clock that `clock` was joined with last. zero: a clock that knows nothing, never written to.
     """
 
     __slots__ = (
-        "clock", "done", "expected", "index", "name", "pending", "phases", "receives", "seen", "tx",
-        "used", "waits", "zero",
+        "array", "clock", "done", "expected", "index", "number", "pending", "phases", "receives",
+        "seen", "source", "tx", "used", "waits", "zero",
     )  # fmt: skip
 
-    def __init__(self, name: str, index: int, width: int) -> None:
-        self.name = name
+    def __init__(self, array: Value, number: int, index: int, zero: Clock) -> None:
+        self.array = array
+        self.number = number
         self.index = index
         self.expected = 0
         self.pending = 0
         self.tx = 0
         self.phases = 0
-        self.zero = [0] * width
-        self.clock = self.zero
-        self.done = self.zero
+        self.zero = self.clock = self.done = zero
+        self.source: Clock = zero
         self.waits: list[tuple[int, int, int]] = []
         self.seen = 0
         self.receives = False
         self.used = False
 
+    @property
+    def name(self) -> str:
+        return f"{self.array.name}[{self.number}]"
+
     def blocks(self, phase: int) -> bool:
         """Whether a wait for a phase goes on, and cannot tell anything new."""
         return self.phases <= phase + 1 and (self.phases & 1) == (phase & 1)
 
-    def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0) -> None:
+    def learn(self, clock: Clock, own: int) -> None:
+        """Those who wait for this phase will know what a clock knows; `own`: its thread, or -1.
+
+        The clock of a thread is another object once it has learnt of others. Until then only its
+        own component grows.
+        """
+        if self.clock is self.zero:
+            self.clock = clock[:]
+        elif clock is self.source and own >= 0:
+            self.clock[own] = clock[own]
+        else:
+            self.clock = join(self.clock, clock)
+        self.source = clock
+
+    def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0, own: int = -1) -> None:
         """Arrivals, with bytes to come."""
         self.pending += count
         self.tx += tx
         if self.pending > self.expected:
             got = f"{self.pending} arrivals in one phase, {self.expected} are expected"
             raise Fault("balance", f"{self.name} gets {got}", op)
-        self.clock = clock[:] if self.clock is self.zero else join(self.clock, clock)
+        self.learn(clock, own)
         if self.pending == self.expected and self.tx == 0:
             self._complete(op)
 
-    def receive(self, clock: Clock, num_bytes: int, op: Op) -> None:
+    def receive(self, clock: Clock, num_bytes: int, op: Op, *, own: int = -1) -> None:
         """Bytes of an asynchronous copy."""
         self.tx -= num_bytes
         self.receives = True
-        self.clock = clock[:] if self.clock is self.zero else join(self.clock, clock)
+        self.learn(clock, own)
         if self.pending == self.expected and self.tx == 0:
             self._complete(op)
 
@@ -222,12 +255,10 @@ class NamedBarrier:
 
     __slots__ = ("clock", "count", "done", "generation", "id", "index", "threads", "zero")
 
-    def __init__(self, id_: int, index: int, width: int) -> None:
+    def __init__(self, id_: int, index: int, zero: Clock) -> None:
         self.id = id_
         self.index = index
-        self.zero = [0] * width
-        self.clock = self.zero
-        self.done = self.zero
+        self.zero = self.clock = self.done = zero
         self.count = 0
         self.threads = 0
         self.generation = 0
@@ -253,7 +284,8 @@ class NamedBarrier:
         mine = self.generation
         self.threads = num_threads
         self.count += WARPGROUP_THREADS
-        self.clock = join(self.clock, thread.clock)
+        first = self.clock is self.zero
+        self.clock = thread.clock[:] if first else join(self.clock, thread.clock)
         if self.count > num_threads:
             message = (
                 f"named barrier {self.id}: {self.count} threads arrive, {num_threads} are expected"
@@ -266,13 +298,23 @@ class NamedBarrier:
         return mine
 
 
-@dataclass(eq=False)
 class Cursor:
-    """A position in a ring: `n` slots passed. rings: the mbarrier arrays that it was used with."""
+    """A position in a ring: `n` slots passed, that is slot `at` in its use number `use`.
 
-    depth: int
-    n: int = 0
-    rings: set[Value] = field(default_factory=set[Value])
+    rings: the mbarrier arrays that the thread of a single-thread role used it with.
+    """
+
+    __slots__ = ("at", "depth", "n", "rings", "use")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.n = self.use = self.at = 0
+        self.rings: set[Value] = set()
+
+    def move(self, count: int) -> None:
+        """Passes some slots."""
+        self.n += count
+        self.use, self.at = divmod(self.n, self.depth)
 
 
 class Thread:

@@ -20,10 +20,16 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.report import render_report
 from tiledsl.ws.check import OBLIGATIONS
 from tiledsl.ws.check import check
+from tiledsl.ws.check_bounds import Bounds
 from tiledsl.ws.check_points import first_repeat
+from tiledsl.ws.check_points import launch_points
 from tiledsl.ws.check_points import units_of_trips
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_run import RULES
+from tiledsl.ws.check_run import Run
+from tiledsl.ws.check_run import handlers_of
+from tiledsl.ws.check_steps import WAITS
+from tiledsl.ws.check_steps import Table
 from tiledsl.ws.simulate import simulate
 
 
@@ -150,3 +156,31 @@ def test_each_loop_of_a_nest_runs_for_as_many_trips_as_the_other() -> None:
     step, units = units_of_trips(cut_down(made.machine, RULES))
     assert step == 32
     assert list(units.values()) == [1]
+
+
+def test_ops_that_may_wait_are_known() -> None:
+    """A region without them is run in one go; others' handlers must not give steps."""
+    handlers = handlers_of(Run)
+    waits = {op for op, h in handlers.items() if "Iterator" in h.__annotations__["return"]}
+    assert waits == {*WAITS, barrier.CursorNext}
+
+
+@pytest.mark.parametrize(("name", "in_flight"), [("attention", 0), ("cooperative", 1)])
+def test_of_what_a_loop_carries_only_wgmmas_in_flight_count(name: str, in_flight: int) -> None:
+    code = cut_down(copy_of(name), RULES)
+    loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
+    loop = max(loops, key=lambda op: len(op.carried))
+    rows = Table(code, handlers_of(Run), restless=False).rows
+    kept = next(i for row in rows.values() for _, _, i in row if getattr(i, "op", None) is loop)
+    assert len(kept.init) == len(kept.args) == len(kept.results) == in_flight
+    assert set(kept.args) == {v for v in loop.carried if v in code.flight}
+
+
+def test_the_launch_for_uneven_tiles_is_uneven() -> None:
+    """An offset as large as all extents would make every tile of causal attention alike."""
+    code = cut_down(copy_of("causal attention"), RULES)
+    point = next(p for p in launch_points(code, 1, 1).few if p.wobble)
+    loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
+    bounds = [b for b in (Bounds(code, loop) for loop in loops) if b.depends_on_tile]
+    rows = [(x, 0, 0) for x in range(point.grid[0])]
+    assert any(len({b.trips(point, ids) for ids in rows}) > 2 for b in bounds)

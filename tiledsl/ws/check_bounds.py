@@ -1,0 +1,59 @@
+"""Trips of loops as functions of the launch, without a run: for the choice of launches only."""
+
+from __future__ import annotations
+
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.program import NumPrograms
+from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ws.check_program import LaunchPoint
+from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_scalars import Formula
+
+Program3 = tuple[int, int, int]
+
+
+class Bounds:
+    """Bounds of a loop in the first iteration of the loops around it."""
+
+    def __init__(self, code: Program, loop: For) -> None:
+        self.code = code
+        self.formula = Formula((loop.lower, loop.upper, loop.step))
+        found = {self._symbol(v) for v in self.formula.leaves}
+        self.symbols = sorted(n for n in found if n >= 0)
+        owners = [v.defining_op for v in self.formula.leaves]
+        self.depends_on_tile = any(isinstance(o, TileToProgram) for o in owners)
+
+    def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
+        """Lower, upper, step in a launch, in the tile of a program."""
+        leaves = {v: self._leaf(v, point, program) for v in self.formula.leaves}
+        low, high, by = self.formula.values(leaves)
+        return low, high, by
+
+    def trips(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> int:
+        """Trips in a launch; loops that count down count as none."""
+        low, high, by = self.at(point, program)
+        return max(0, -(-(high - low) // by)) if by > 0 else 0
+
+    def _symbol(self, v: Value) -> int:
+        """The number of the extent or argument that a leaf is, or -1."""
+        op = v.defining_op
+        key = (op.tensor, op.dim) if isinstance(op, Shape) else (v, -1)
+        return self.code.symbols.get(key, -1)
+
+    def _leaf(self, v: Value, point: LaunchPoint, program: Program3) -> int:
+        match v.defining_op:
+            case None:
+                outside = isinstance(v.owner, Region) and v.owner.parent is None
+                return point.extent_of(self._symbol(v)) if outside else 0
+            case Shape():
+                return point.extent_of(self._symbol(v))
+            case NumPrograms() as op:
+                return point.grid[op.axis]
+            case TileToProgram():
+                return program[v.index]
+            case op:
+                return point.extent if op.effect is Effect.READ else 0

@@ -59,6 +59,12 @@ inline unsigned __reduce_min_sync(unsigned m, unsigned v) { return ::emu::reduce
 inline unsigned __reduce_and_sync(unsigned m, unsigned v) { return ::emu::reduce(::emu::Reduce::and_b, m, v); }
 inline unsigned __reduce_or_sync(unsigned m, unsigned v) { return ::emu::reduce(::emu::Reduce::or_b, m, v); }
 inline unsigned __reduce_xor_sync(unsigned m, unsigned v) { return ::emu::reduce(::emu::Reduce::xor_b, m, v); }
+inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) {
+  return (unsigned)(((unsigned long long)hi << 32 | lo) >> (n & 31));
+}
+inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n) {
+  return (unsigned)((((unsigned long long)hi << 32 | lo) << (n & 31)) >> 32);
+}
 inline unsigned __ballot_sync(unsigned mask, int v) { return ::emu::ballot(mask, v != 0); }
 inline int __any_sync(unsigned mask, int v) { return ::emu::ballot(mask, v != 0) != 0; }
 inline int __all_sync(unsigned mask, int v) { return ::emu::ballot(mask, v == 0) == 0; }

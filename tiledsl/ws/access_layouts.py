@@ -27,6 +27,8 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.types import TileType
+from tiledsl.ws.shifted import shift_of
+from tiledsl.ws.shifted import shiftable_width
 
 VECTOR_BYTES = 16
 LOOP_TRIPS = 8
@@ -68,6 +70,7 @@ def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
     if not dims:
         return Shape((), 1)
     vector = info.width(dims[0], max(1, VECTOR_BYTES // element.bytes))
+    vector = max(vector, shiftable_width(op, dims[0], facts))
     return Shape(tuple(dims), vector)
 
 
@@ -122,6 +125,9 @@ def access_width(op: Access, layout: Layout, facts: AxisFacts) -> tuple[int, boo
         return 1, True
     dim, held = found
     width = facts.of(op.pointer).width(dim, VECTOR_BYTES // element.bytes)
+    shift = shift_of(op, layout, facts)
+    if shift is not None:
+        return shift.width, shift.falls
     while width > 1 and (held % width or type_.shape[dim] % width or layout.num_regs % width):
         width //= 2
     if width * element.bytes < 4:

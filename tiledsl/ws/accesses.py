@@ -40,6 +40,7 @@ from tiledsl.ws.access_layouts import anchor
 from tiledsl.ws.access_layouts import vector_dim
 from tiledsl.ws.free import is_index
 from tiledsl.ws.fuse import LoopBody
+from tiledsl.ws.shifted import shift_of
 
 
 def fuse_accesses(graph: TileGraph, region: Region, divisors: Mapping[str, int]) -> int:
@@ -80,11 +81,18 @@ def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
         "dtype": pointer.pointed_to(op.pointer, op.opcode),
         "masked": bool(inside),
         "filled": filled,
+        **_shift(op, type_.layout, facts),
         "body": body.body,
         "loc": op.loc,
     }
     new = _lanes(graph, op, common, width, whole=whole)
     graph.replace_op(op, new)
+
+
+def _shift(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> dict[str, Any]:
+    """Attributes of an access that is shifted."""
+    shift = shift_of(op, layout, facts)
+    return {} if shift is None else {"shifted": shift.lanes, "falls": shift.falls}
 
 
 def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:

@@ -235,6 +235,8 @@ def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
     policy = e.accesses.load(op.hint)
     name = e.name(op.result)
     call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({name}, {at});"
+    if op.shifted:
+        call = f"load_shifted<{_shifted_form(op, e)}, {policy}>({name}, {at});"
     after = f"keep({name});" if e.is_accumulator(op.result) else ""
     return LanesContext(at, body, call, "", after)
 
@@ -247,7 +249,16 @@ def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
     arguments = f"{e.text(op.value)}, {first_copy(e, op.layout)}, {at}"
     policy = e.accesses.store(op.hint)
     call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({arguments});"
+    if op.shifted:
+        call = f"store_shifted<{_shifted_form(op, e, op.shifted)}, {policy}>({arguments});"
     return LanesContext(at, body, call)
+
+
+def _shifted_form(op: ops.Lanes, e: Emission, *lanes: int) -> str:
+    """`32, 8, ByEnds`: registers, elements of a vector, lanes, and how the mask is asked for."""
+    e.accesses.has_shifts = True
+    mask = "ByEnds" if op.falls or not op.masked else "ByElement"
+    return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask)))
 
 
 def zero(dtype: DType) -> str:

@@ -201,7 +201,9 @@ class Lanes(Op):
     inputs, follows, shape, layout and the arguments of body: as in `tile.map`. body yields the
     pointer, then the mask if `masked`, then `other` if `filled`. width: elements that are accessed
     at once; they are neighbours along dimension `axis`, in consecutive registers. whole: whether
-    the mask is equal in all elements of such a vector.
+    the mask is equal in all elements of such a vector. shifted: lanes side by side whose vectors
+    follow each other in memory at addresses aligned for an element only; 0 where vectors are
+    aligned. falls: the mask only falls inside of a vector.
     """
 
     vectorized = True
@@ -214,6 +216,8 @@ class Lanes(Op):
     filled: bool = attribute(default=False)
     width: int = attribute(default=1)
     whole: bool = attribute(default=True)
+    shifted: int = attribute(default=0)
+    falls: bool = attribute(default=False)
     hint: str = attribute(default="")
 
     def verify(self, target: Target) -> None:

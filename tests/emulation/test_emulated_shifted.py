@@ -1,0 +1,102 @@
+"""Rows at addresses that are aligned for an element only: aligned pieces are moved, registers shifted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.emulation.test_emulated_pointers import compiled
+from tiledsl import emulate
+from tiledsl.runtime.interop import numpy_view
+
+
+@tiledsl.jit
+def copy_rows(
+    y,
+    x,
+    y_stride,
+    x_stride,
+    n_rows,
+    n_cols,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    KIND: tl.constexpr,
+):
+    """Rows of x to y where a mask holds that falls (KIND 0), has holes (1), or is not there (2)."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    if KIND == 2:
+        tl.store(y + rows * y_stride + cols, tl.load(x + rows * x_stride + cols))
+    else:
+        mask = (rows < n_rows) & (n_cols > cols)
+        if KIND == 1:
+            mask = mask & ((cols < 9) | (cols % 7 != 3))
+        value = tl.load(x + rows * x_stride + cols, mask=mask, other=5)
+        tl.store(y + rows * y_stride + cols, value, mask=mask | (cols < 3) & (rows < n_rows))
+
+
+@tiledsl.jit
+def widen_rows(y, x, n_cols, BLOCK: tl.constexpr):
+    """Rows of 16-bit elements to rows of f32: the vectors of a store have half as many elements."""
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    value = tl.load(x + row * n_cols + cols, mask=cols < n_cols, other=0.0)
+    tl.store(y + row * n_cols + cols, value.to(tl.float32) * 2.0, mask=cols < n_cols)
+
+
+def run(kernel: Any, args: list[Any], programs: int, **options: Any) -> str:
+    """Emulates the kernel; its text."""
+    made, runtime = compiled(kernel, args, grid=(programs, 1, 1), **options)
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, (programs, 1, 1), seconds=60.0)
+    return made.module.source
+
+
+def drawn(rows: int, stride: int, dtype: torch.dtype, offset: int) -> torch.Tensor:
+    """Rows of small whole numbers, that begin `offset` elements into their memory."""
+    return torch.randint(-9, 9, (rows * stride + 32 + offset,)).to(dtype)[offset:]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [(torch.bfloat16, 0), (torch.float32, 3), (torch.int8, 5)], ids=str
+)
+def test_rows(dtype: torch.dtype, offset: int, kind: int) -> None:
+    n, programs, ROWS, BLOCK = 301, 3, 2, 512 if kind != 2 else 256
+    rows = ROWS * programs - (kind != 2)
+    x, y = drawn(rows, n, dtype, offset), drawn(rows, n + 6, dtype, 1)
+    want = y.clone()
+    cols = torch.arange(BLOCK)
+    mask = (cols < n) & ((cols < 9) | (cols % 7 != 3) | (kind != 1)) | (kind == 2)
+    for r in range(rows):
+        read = torch.where(mask, torch.nn.functional.pad(x, (0, BLOCK))[r * n : r * n + BLOCK], 5)
+        written = mask | (cols < 3)
+        at = r * (n + 6) + cols[written]
+        want[at] = read[written].to(dtype)
+    text = run(copy_rows, [y, x, n + 6, n, rows, n, ROWS, BLOCK, kind], programs)
+    assert "load_shifted" in text
+    assert "store_shifted" in text
+    assert ("ByElement" in text) == (kind == 1)
+    torch.testing.assert_close(y, want, rtol=0, atol=0)
+
+
+def test_stores_of_wider_elements() -> None:
+    n = 301
+    x = torch.randn(3 * n, dtype=torch.bfloat16)
+    y = torch.full((3 * n,), float("nan"))
+    text = run(widen_rows, [y, x, n, 512], 3, num_warps=1)
+    assert "load_shifted" in text
+    torch.testing.assert_close(y, x.float() * 2, rtol=0, atol=0)
+
+
+def test_aligned_rows_are_not_shifted() -> None:
+    n = 304
+    x, y = torch.randn(4 * n), torch.randn(4 * n)
+    text = run(copy_rows, [y, x, n, n, 4, n, 2, 512, 0], 2)
+    assert "load_lanes<" in text
+    assert "load_shifted" not in text
+    torch.testing.assert_close(y, x, rtol=0, atol=0)

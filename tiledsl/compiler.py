@@ -394,17 +394,19 @@ def lower_roles(
 
 
 def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
-    """The single-role kernel; where its registers spill, one with fewer CTAs on an SM."""
+    """The single-role kernel; while its registers spill, ones with fewer CTAs on an SM."""
     made = single(request, ranking.graph, ranking.declined)
     yield made
-    if made.rejected:
-        yield single(request, ranking.graph, ranking.declined, crowded=False)
+    while made.rejected and isinstance(made.plan, SinglePlan) and made.plan.min_blocks > 1:
+        most = made.plan.min_blocks // 2
+        made = single(request, ranking.graph, ranking.declined, most_blocks=most)
+        yield made
 
 
 def single(
-    request: Request, graph: TileGraph, declined: list[Declined], *, crowded: bool = True
+    request: Request, graph: TileGraph, declined: list[Declined], *, most_blocks: int = 1 << 10
 ) -> Kernel:
-    """The single-role kernel. crowded: whether several CTAs may have to share the registers."""
+    """The single-role kernel. most_blocks: CTAs that may have to share the registers of an SM."""
     alone = request.overrides.cluster == 1
     plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
     out, role, notes, plan = laid_out(graph, plan, request.target, request.overrides.num_stages)
@@ -415,8 +417,7 @@ def single(
         notes.append(
             f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
         )
-    if not crowded:
-        plan = replace(plan, min_blocks=1)
+    plan = replace(plan, min_blocks=min(plan.min_blocks, most_blocks))
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)

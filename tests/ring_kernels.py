@@ -75,7 +75,7 @@ def strided_matmul(
     """C = A @ B with K along both operands' rows, which begin at any multiple of an element."""
     offs_m = tl.program_id(0) * BM + tl.arange(0, BM)
     offs_n = tl.program_id(1) * BN + tl.arange(0, BN)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = tl.zeros((BM, BN), dtype=tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32)
     for k in range(0, K, BK):
         offs_k = k + tl.arange(0, BK)
         a_mask = (offs_m[:, None] < M) & (offs_k[None, :] < K)
@@ -88,8 +88,10 @@ def strided_matmul(
 
 
 def seeded(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
-    """Normal numbers of a dtype."""
+    """Normal numbers of a dtype, small integers of an integer one."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
+    if not dtype.is_floating_point:
+        return torch.randint(-9, 10, shape, generator=generator).to(dtype)
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
@@ -142,7 +144,7 @@ def strided_args(
 ) -> list[object]:  # fmt: skip
     """Arguments of `strided_matmul` with rows of K elements."""
     a, b = seeded(M, K, dtype=dtype), seeded(N, K, dtype=dtype, seed=1)
-    c = torch.full((M, N), float("nan"))
+    c = torch.full((M, N), -7777.0).to(torch.float32 if dtype.is_floating_point else torch.int32)
     return [*(t.to(device) for t in (a, b, c)), M, N, K, K, K, N, *tile]
 
 

@@ -88,6 +88,7 @@ from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.select import probe_constants
+from tiledsl.ws.single_layout import copies_suffice
 from tiledsl.ws.single_layout import laid_out
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
@@ -282,6 +283,14 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
     """
     if request.overrides.warp_specialize is False:
         return
+    asked, why = request.overrides, list[str]()
+    if not asked.structural:
+        loop, why = copies_suffice(graph, request.num_warps, request.target, asked.num_stages)
+        if loop is not None:
+            declined[:] = [
+                Declined("warp_specialize", "threads copy what the loop loads", loop.loc)
+            ]
+            return
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
@@ -292,6 +301,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         declined[:] = [Declined("warp_specialize", made, flow.loops[0].loop.loc)]
         return
     declined.clear()
+    made = replace(made, notes=(*why, *made.notes))
     yield specialize_flow(request, graph, flow, made)
     while made.registers:
         made = plan_flow(

@@ -98,7 +98,7 @@ def ignored_options(
         notes += [
             f"{name}={options[name]!r} is ignored: the kernel has a single role, {reason}"
             for name, reason in WITHOUT_ROLES.items()
-            if options.get(name)
+            if options.get(name) and not (name == "num_stages" and kernel.plan.num_stages)
         ]
     return notes
 

@@ -37,6 +37,8 @@ from tiledsl.ws.load_ahead import counts_up
 from tiledsl.ws.single_dots import ATOM_BYTES
 from tiledsl.ws.single_dots import is_MN_major
 
+NOT_COPIED = "is not copied ahead of its iteration"
+"""What notes say of a load, before the reason."""
 UNCHANGED_HINTS = ("cv", "cs")
 """Cache operators that a copy cannot have."""
 
@@ -69,7 +71,9 @@ def copy_rings(graph: TileGraph, region: Region, limits: RingLimits) -> list[str
         if not loads or not any(isinstance(op, mma.Dot) for op in inner):
             continue
         if limits.depth < 2:
-            notes.append(f"{_place(loop)}: no copies ahead: a ring needs two slots")
+            notes.append(
+                f"{_place(loop)}: what the loop loads {NOT_COPIED}: a ring needs two slots"
+            )
             continue
         facts = axis_facts(region, graph.facts.get("divisors", {}))
         made, why = _decide(graph, loop, loads, facts, limits)
@@ -94,7 +98,7 @@ def _decide(
     """What is done with a loop, and why loads stay as they are."""
     problem = _loop_problem(loop)
     if problem:
-        return None, [f"{_place(loop)}: no copies ahead: {problem}"]
+        return None, [f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     notes: list[str] = []
     found: list[RingLoad] = []
     slices = [made for load in loads if (made := needed_ops(loop, [load])) is not None]
@@ -108,7 +112,7 @@ def _decide(
             found.append(made)
         else:
             name = load.result.name or "a tile"
-            notes.append(f"{_place(load)}: {name} is loaded in its own iteration: {made}")
+            notes.append(f"{_place(load)}: {name} {NOT_COPIED}: {made}")
     if not found:
         return None, notes
     ops, state = needed_ops(loop, [c.load for c in found]) or ((), ())
@@ -116,7 +120,7 @@ def _decide(
     origins = {pointer.origin_of(op.pointer) for op in (*(c.load for c in found), *used)}
     problem = _order_problem(loop, origins)
     if problem:
-        return None, [*notes, f"{_place(loop)}: no copies ahead: {problem}"]
+        return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     dot = _dot_in_flight(graph, loop, found) if limits.depth > 2 else None
     plan = CopyLoop(loop, tuple(found), ops, used, state, limits.depth, dot, limits.groups)
     return plan, notes

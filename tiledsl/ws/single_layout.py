@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
+from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
 from tiledsl.ws.dot_shapes import shape_of_dot
@@ -20,6 +26,7 @@ from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
+from tiledsl.ws.single_role import plan_single
 
 MOST_SLOTS = 4
 """Slots of a ring where the user gives no number."""
@@ -27,6 +34,8 @@ PAIRED_SLOTS, PAIRED_WARPS = 3, 4
 """Slots that suffice where two CTAs of at most so many warps then share an SM."""
 CTA_BYTES = 1024
 """Shared memory that each CTA on an SM takes beside its own."""
+
+_DOTS = (mma.Dot, mma.Issue)
 
 LaidOut = tuple[TileGraph, Role, list[str], SinglePlan]
 
@@ -58,6 +67,31 @@ def laid_out(
             return deepest or found
         deepest = found
     raise AssertionError("the last depth needs no ring")
+
+
+def copies_suffice(
+    graph: TileGraph, num_warps: int | None, target: Target, asked: int | None
+) -> tuple[For | None, list[str]]:
+    """A loop, where no role is needed to load ahead of the dots: all loops load by copies alone.
+
+    None where some loop takes blocks of tensors, or tiles that cannot be copied; with lines that
+    say why.
+    """
+    if graph.find(memory.Load) or not graph.find(pointer.Load) or not graph.find(mma.Dot):
+        return None, []
+    try:
+        plan = plan_single(graph, num_warps, target)
+        made, _, notes, _ = laid_out(graph, plan, target, asked)
+    except ResourceError:
+        return None, []
+    notes = [line for line in notes if NOT_COPIED in line]
+    loops = [loop for loop in made.find(For) if any(isinstance(o, _DOTS) for o in loop.body.walk())]
+    for loop in loops:
+        ops = list(loop.body.walk())
+        loaded = any(isinstance(op, pointer.LoadLanes) and len(op.shape) > 1 for op in ops)
+        if loaded or not any(isinstance(op, CopyLanes) for op in ops):
+            return None, notes
+    return (loops[0] if loops else None), notes
 
 
 def _depths(graph: TileGraph, asked: int | None) -> list[int]:

@@ -1,0 +1,56 @@
+"""Loads that come through rings on the GPU: gathered rows, odd strides, pages; every depth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import gathered_want
+from tests.ring_kernels import paged_args
+from tests.ring_kernels import paged_decode
+from tests.ring_kernels import paged_want
+from tests.ring_kernels import strided_args
+from tests.ring_kernels import strided_matmul
+from tests.ring_kernels import strided_want
+
+pytestmark = pytest.mark.gpu
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("num_stages", [None, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize("tile", [(128, 128, 64), (64, 256, 32), (32, 64, 128)], ids=str)
+def test_gathered_rows(tile: tuple[int, int, int], num_stages: int | None) -> None:
+    args = gathered_args(300, 520, 712, tile, device="cuda")
+    options = {} if num_stages is None else {"num_stages": num_stages}
+    gathered_matmul[(-(-300 // tile[0]), -(-520 // tile[1]))](*args, **options)
+    close(args[3], gathered_want(args))
+
+
+@pytest.mark.parametrize("K", [8, 64, 72, 1000], ids=str)
+def test_few_trips(K: int) -> None:
+    args = gathered_args(130, 64, K, (64, 64, 64), device="cuda", dtype=torch.float16)
+    gathered_matmul[(3, 1)](*args)
+    close(args[3], gathered_want(args))
+
+
+@pytest.mark.parametrize("num_warps", [4, 8])
+@pytest.mark.parametrize(
+    "shape", [(16, 128, 16, 1000), (64, 64, 64, 333), (16, 64, 32, 1)], ids=str
+)
+def test_pages(shape: tuple[int, int, int, int], num_warps: int) -> None:
+    args = paged_args(5, *shape, device="cuda")
+    paged_decode[(5,)](*args, num_warps=num_warps)
+    close(args[4], paged_want(args))
+
+
+@pytest.mark.parametrize("K", [96, 100, 102, 97], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
+def test_strides(K: int, dtype: torch.dtype) -> None:
+    args = strided_args(140, 136, K, (64, 64, 32), device="cuda", dtype=dtype)
+    strided_matmul[(3, 3)](*args)
+    close(args[2], strided_want(args))

@@ -133,7 +133,7 @@ def raw_launch(program, x, y, o) -> Callable[[], object]:
     launcher = program.launcher
     frame = launcher.packer.frame()
     launcher.packer.pack(frame, {"x": x, "y": y, "o": o, "n": N}, (1, 1, 1))
-    function, module = launcher.load(0).function, launcher.module
+    function, module = launcher.load(0).kernel.function, launcher.module
     stream, address = torch.cuda.current_stream().cuda_stream, frame.address
     threads, smem, launch = module.num_threads, module.smem_bytes, cuda.cuLaunchKernel
     keep = (frame, x, y, o)

@@ -64,6 +64,24 @@ def bindings() -> ModuleType:
     return cuda
 
 
+@functools.cache
+def launch_call() -> Callable[[object, object, object, object], int]:
+    """cuLaunchKernelEx(configuration, kernel, parameters, NULL), all of them addresses; a status.
+
+    Raises:
+        LaunchError: as `bindings`.
+    """
+    bindings()
+    return cast("Callable[[object, object, object, object], int]", _library().cuLaunchKernelEx)
+
+
+def _library() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as fault:
+        raise LaunchError(f"there is no CUDA driver: {fault}", hint=DRIVER_HINT) from fault
+
+
 def check(result: tuple[object, ...], what: str) -> object:
     """The value of a driver call, or LaunchError saying what failed."""
     status = result[0]
@@ -78,7 +96,9 @@ def check_int(result: tuple[object, ...], what: str) -> int:
 
 
 def failed(status: object, what: str) -> LaunchError:
-    """The error for a driver status."""
+    """The error for a driver status, of the bindings or a number."""
+    if type(status) is int:
+        status = bindings().CUresult(status)
     name = getattr(status, "name", str(status))
     found, text = bindings().cuGetErrorString(status)
     detail = f" ({text.decode()})" if int(found) == 0 and text else ""
@@ -265,32 +285,15 @@ def max_active_clusters(
     attribute.value.clusterDim.x = cluster_size
     attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
     grid = max(1, num_sms(kernel.device) // cluster_size) * cluster_size
-    config = launch_config((grid, 1, 1), num_threads, smem_bytes, [attribute])
+    config = cuda.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = num_threads, 1, 1
+    config.sharedMemBytes = smem_bytes
+    config.attrs, config.numAttrs = [attribute], 1
     with on_device(kernel.device):
         return check_int(
             cuda.cuOccupancyMaxActiveClusters(kernel.function, config), "cluster occupancy"
         )
-
-
-def launch_config(
-    grid: tuple[int, int, int], num_threads: int, smem_bytes: int, attributes: list[object]
-) -> object:
-    """A CUlaunchConfig for cuLaunchKernelEx; `hStream` is left to the caller."""
-    config = bindings().CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = num_threads, 1, 1
-    config.sharedMemBytes = smem_bytes
-    config.attrs, config.numAttrs = attributes, len(attributes)
-    return config
-
-
-def pdl_attribute() -> object:
-    """The attribute that lets a kernel start before the one ahead of it in the stream has ended."""
-    cuda = bindings()
-    attribute = cuda.CUlaunchAttribute()
-    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute
 
 
 def global_of(kernel: Function, name: str) -> int:

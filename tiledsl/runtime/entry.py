@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import threading
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Literal
 
-from tiledsl.codegen.module import GridParam
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Param
@@ -18,8 +16,11 @@ from tiledsl.codegen.module import ScalarParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
+from tiledsl.runtime.frame import HEAD
+from tiledsl.runtime.frame import NULL
+from tiledsl.runtime.frame import Frame
+from tiledsl.runtime.frame import head_offset
 from tiledsl.runtime.launcher import Launcher
-from tiledsl.runtime.params import Frame
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import PackText
 from tiledsl.runtime.params import layout_of
@@ -52,16 +53,8 @@ class _FactText(PackText):
         return super().value(param)
 
 
-class _Frames(threading.local):
-    """What a thread needs to launch: its parameter buffer, and configurations by grid.
-
-    frame: (the buffer, where it starts, address of the pointers into it, all of it).
-    facts: what the buffer holds, where packing it takes long.
-    """
-
-    frame: tuple[Any, int, int, Frame]
-    configs: dict[Grid, Any]
-    facts: tuple[Any, ...] | None
+Pooled = list[Any]
+"""A frame in the pool: what a launch reads of it, the frame, and the facts that it holds."""
 
 
 class Entry:
@@ -85,24 +78,23 @@ class Entry:
         self.constants = constants
         self.normalize = normalize
         self.loaded = launcher.load(device)
-        self.grids: dict[Any, tuple[Grid, Grid] | None] = {}
+        self.grids: dict[Any, tuple[Grid, int, int, int] | None] = {}
+        self.frames: list[Pooled] = []
         self._facts = facts
-        self._frames = _Frames()
         self.source, names = self._text(facts)
         exec(self.source, names)
         self.run: Callable[..., bool | None] = names["run"]
 
     # ------------------------------------------------------------------ called by the text
-    def grid_of(self, found: Any) -> tuple[Grid, Grid] | None:
-        """(the user's grid, the launched grid) for what a grid function gave; None when empty."""
+    def grid_of(self, found: Any) -> tuple[Grid, int, int, int] | None:
+        """The user's grid and the launched one for what a grid function gave; None when empty."""
         user = self.normalize(found, self.constants)
-        made = None if 0 in user else self.launcher.grid(self.loaded, user)
-        both = None if made is None else (user, made)
+        made = None if 0 in user else (user, *self.launcher.grid(self.loaded, user))
         if len(self.grids) >= MAX_GRIDS:
             self.grids.clear()
         with contextlib.suppress(TypeError):  # a list
-            self.grids[found] = both
-        return both
+            self.grids[found] = made
+        return made
 
     def meta(self, grid: Callable[[Mapping[str, Any]], Any], facts: tuple[Any, ...]) -> Any:
         """The grid, from a function that reads more than the constants."""
@@ -114,46 +106,47 @@ class Entry:
                 f"the grid function reads {fault}, which is no constant or number of the call"
             ) from fault
 
-    def frame(self) -> tuple[Any, int, int, Frame]:
-        """The parameter buffer of this thread."""
+    def frame(self) -> Pooled:
+        """A new frame: a launch takes one out of the pool and puts it back."""
         made = self.launcher.packer.frame()
-        self._frames.frame = (made.buffer, made.base, made.address, made)
-        self._frames.configs, self._frames.facts = {}, None
-        return self._frames.frame
+        return [made.view, made.config, made.params, made, None]
 
-    def recover(self, status: Any, grid: Grid, frame: Frame) -> None:
+    def recover(self, status: int, frame: Frame) -> None:
         """Launches again in the device's own context, or raises LaunchError."""
-        if int(status) not in WRONG_CONTEXT:
-            raise self.launcher.failed(status, grid)
-        self.elsewhere(grid, frame)
+        if status not in WRONG_CONTEXT:
+            raise self.launcher.failed(status, frame.grid)
+        self.elsewhere(frame)
 
-    def elsewhere(self, grid: Grid, frame: Frame) -> None:
+    def elsewhere(self, frame: Frame) -> None:
         """Launches while another device is current."""
         stream = driver.raw_stream()(self.device)
-        self.launcher.submit(self.loaded, grid, frame, stream)
-
-    def config(self, grid: Grid) -> list[Any]:
-        """This thread's configuration of a launch that may start early, and its stream."""
-        made = self._frames.configs[grid] = [self.launcher.config(grid), None]
-        return made
+        self.launcher.submit(self.loaded, frame, frame.grid, stream)
 
     # ------------------------------------------------------------------ the text
     def _text(self, facts: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         module, text = self.launcher.module, _FactText(facts)
         values = [text.value(param) for param in module.params]
+        _, size, layout = layout_of(module.params)
+        start = head_offset(size)
         names: dict[str, Any] = text.names
         names |= {
-            "pack_into": struct.Struct(layout_of(module.params)[2]).pack_into,
+            "pack_head": struct.Struct(f"<{HEAD}").pack_into,
+            "pack_params": struct.Struct(layout).pack_into,
+            "pack_all": struct.Struct(f"{layout}{start - size}x{HEAD}").pack_into,
             "entry": self,
             "grids": self.grids,
             "constants": self.constants,
-            "frames": self._frames,
+            "take": self.frames.pop,
+            "give": self.frames.append,
             "faults": (struct.error, OverflowError),
+            "launch": driver.launch_call(),
+            "function": self.loaded.function,
+            "device_of": driver.raw_device(),
+            "stream_of": driver.raw_stream(),
+            "NULL": NULL,
         }
-        module = self.launcher.module
         listed = "".join(f", {f}" for f in facts)
-        needs_grid = _has(module, GridParam)
-        packed = "".join(f", {v}" for v in values)
+        head = self.launcher.packer.setup.head_text("x, y, z", f"stream_of({self.device})")
         source = f"""\
 def run(token, grid{listed}):
     if grid.__class__ is not tuple and callable(grid):
@@ -162,60 +155,40 @@ def run(token, grid{listed}):
         except KeyError:
             grid = entry.meta(grid, ({listed[2:]}{"," if facts else ""}))
     try:
-        both = grids[grid]
+        found = grids[grid]
     except (KeyError, TypeError):
-        both = entry.grid_of(grid)
-    if both is None:
+        found = entry.grid_of(grid)
+    if found is None:
         return
-    {"grid, " if needs_grid or _has(module, TensorMapParam) else "_, "}launched = both
+    grid, x, y, z = found
     try:
-        buffer, base, address, frame = frames.frame
-    except AttributeError:
-        buffer, base, address, frame = entry.frame()
-{_pack_text(module, facts, packed)}
-{self._submit_text(names)}"""
-        return source, names
-
-    def _submit_text(self, names: dict[str, Any]) -> str:
-        module, device, cuda = self.launcher.module, self.device, driver.bindings()
-        names |= {
-            "launch": cuda.cuLaunchKernelEx if module.pdl else cuda.cuLaunchKernel,
-            "function": self.loaded.function,
-            "device_of": driver.raw_device(),
-            "stream_of": driver.raw_stream(),
-            "stream_type": cuda.CUstream,
-        }
-        call = f"""\
-    x, y, z = launched
-    status = launch(function, x, y, z, {module.num_threads}, 1, 1, {module.smem_bytes},
-                    stream_of({device}), address, 0)[0]"""
-        if module.pdl:
-            call = f"""\
-    config = frames.configs.get(launched) or entry.config(launched)
-    stream = stream_of({device})
-    if config[1] != stream:
-        config[0].hStream, config[1] = stream_type(stream), stream
-    status = launch(config[0], function, address, 0)[0]"""
-        return f"""\
-    if device_of() != {device}:
-        return entry.elsewhere(launched, frame)
-{call}
-    if status:
-        entry.recover(status, launched, frame)
+        pooled = take()
+    except IndexError:
+        pooled = entry.frame()
+    view, config, params, frame, held = pooled
+{_pack_text(module, facts, values, head, start)}
+    if device_of() != {self.device}:
+        entry.elsewhere(frame)
+    elif status := launch(config, function, params, NULL):
+        entry.recover(status, frame)
+    give(pooled)
 """
+        return source, names
 
 
 def _has(module: KernelModule, kind: type[Param]) -> bool:
     return any(isinstance(p, kind) for p in module.params)
 
 
-def _pack_text(module: KernelModule, facts: tuple[str, ...], packed: str) -> str:
-    """Fills the buffer; with tensor maps only when it does not hold these facts already."""
-    pack = f"pack_into(buffer, base{packed})"
+def _pack_text(
+    module: KernelModule, facts: tuple[str, ...], values: list[str], head: str, start: int
+) -> str:
+    """Fills the frame; the parameters with tensor maps only when it does not hold these already."""
+    packed = "".join(f"{v}, " for v in values)
     if not _has(module, TensorMapParam) or _has(module, LaunchSlotParam):
         return f"""\
     try:
-        {pack}
+        pack_all(view, 0, {packed}{head})
     except faults:
         return True"""
     # Extents and strides are part of the token; a call without one, or a fact that is none of
@@ -223,10 +196,11 @@ def _pack_text(module: KernelModule, facts: tuple[str, ...], packed: str) -> str
     kept = "".join(f", {f}" for f in facts if f[0] not in "st")
     return f"""\
     facts = (token, grid{kept})
-    if token is None or frames.facts != facts:
-        frames.facts = None
+    if token is None or held != facts:
+        pooled[4] = None
         try:
-            {pack}
+            pack_params(view, 0, {packed})
         except faults:
             return True
-        frames.facts = facts"""
+        pooled[4] = facts
+    pack_head(view, {start}, {head})"""

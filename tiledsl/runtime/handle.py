@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +13,13 @@ from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
 from tiledsl.runtime.entry import WRONG_CONTEXT
+from tiledsl.runtime.frame import NULL
+from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.signature import has_pointer
+
+MAX_STREAMS = 64
 
 
 class Handle:
@@ -39,7 +44,9 @@ class Handle:
         if launcher.module.is_debug:
             submit = launcher.bind(args, user_grid, device)
             return _made(lambda _: submit(driver.raw_stream()(device)), args, grid)
-        run = _nothing if grid is None else _launch(launcher, device, args, user_grid, grid)
+        run = _nothing
+        if grid is not None:
+            run = _Bound(launcher, device, args, user_grid, grid).call()
         return _made(run, args, grid)
 
 
@@ -59,84 +66,121 @@ def _nothing(_: Any) -> None:
     """The launch of an empty grid."""
 
 
-def _launch(
-    launcher: Launcher, device: int, args: Mapping[str, Any], user_grid: Grid, grid: Grid
-) -> Callable[[Any], None]:
-    """The generated function of a handle."""
-    loaded, module, packer = launcher.load(device), launcher.module, launcher.packer
-    frame = packer.frame()
-    packer.pack(frame, args, user_grid)
-    tensors = {n: v for n, v in args.items() if has_pointer(v)}
+class _Bound:
+    """A bound launch: what its generated function calls, and its text."""
 
-    def moved() -> LaunchError:
-        found = [n for n, v in tensors.items() if facts[n] != _facts(v)]
+    def __init__(
+        self,
+        launcher: Launcher,
+        device: int,
+        args: Mapping[str, Any],
+        user_grid: Grid,
+        grid: Grid,
+    ) -> None:
+        self.launcher, self.device, self.args = launcher, device, args
+        self.user_grid, self.grid = user_grid, grid
+        self.loaded = launcher.load(device)
+        self.frame = self.packed()
+        self.tensors = {n: v for n, v in args.items() if has_pointer(v)}
+        self.facts = {n: _facts(v) for n, v in self.tensors.items()}
+        self.configs: dict[int, Any] = {}
+        self._frames: list[Frame] = []
+
+    def packed(self) -> Frame:
+        """A frame with the arguments."""
+        packer = self.launcher.packer
+        frame = packer.frame()
+        packer.pack(frame, self.args, self.user_grid)
+        return frame
+
+    def moved(self) -> LaunchError:
+        """The error for tensors that are not what they were."""
+        found = [n for n, v in self.tensors.items() if self.facts[n] != _facts(v)]
         return LaunchError(
-            f"handle of kernel {module.name}: argument {', '.join(found)} has other memory or "
-            "extents than when it was bound",
+            f"handle of kernel {self.launcher.module.name}: argument {', '.join(found)} has other "
+            "memory or extents than when it was bound",
             hint="bind again after a tensor was resized, transposed in place or freed",
         )
 
-    def refused(status: Any) -> None:
-        if int(status) not in WRONG_CONTEXT:
-            raise launcher.failed(status, grid)
-        elsewhere()
+    def config(self, stream: int) -> Any:
+        """The configuration for a stream, which no other thread changes."""
+        if len(self.configs) >= MAX_STREAMS:
+            self.configs.clear()  # frames stay: another thread may be launching with one
+        made = self.launcher.packer.frame()
+        made.aim(self.grid, stream)
+        self._frames.append(made)
+        self.configs[stream] = made.config
+        return made.config
 
-    def elsewhere() -> None:
-        launcher.submit(loaded, grid, frame, driver.raw_stream()(device))
+    def refused(self, status: int) -> None:
+        """Launches again in the device's own context, or raises LaunchError."""
+        if status not in WRONG_CONTEXT:
+            raise self.launcher.failed(status, self.grid)
+        self.elsewhere()
 
-    facts = {n: _facts(v) for n, v in tensors.items()}
-    strided = {
-        p.arg for p in module.params if isinstance(p, ShapeParam | StrideParam | TensorMapParam)
-    }
-    names: dict[str, Any] = {
-        "moved": moved,
-        "refused": refused,
-        "elsewhere": elsewhere,
-        "renew": lambda: packer.renew(frame),
-        "device_of": driver.raw_device(),
-        "stream_of": driver.raw_stream(),
-        "function": loaded.function,
-        "frame": frame,
-        "launch": driver.bindings().cuLaunchKernel,
-    }
-    checks: list[str] = []
-    for at, (name, value) in enumerate(tensors.items()):
-        names[f"ptr_{at}"], names[f"numel_{at}"] = value.data_ptr, getattr(value, "numel", None)
-        names[f"value_{at}"], names[f"stride_{at}"] = value, getattr(value, "stride", None)
-        names[f"facts_{at}"] = facts[name]
-        checks.append(f"ptr_{at}() != {facts[name][0]}")
-        if name in strided and names[f"stride_{at}"] is not None:
-            checks.append(f"value_{at}.shape != facts_{at}[2]")
-            checks.append(f"stride_{at}() != facts_{at}[3]")
-        elif names[f"numel_{at}"] is not None:
-            checks.append(f"numel_{at}() != {facts[name][1]}")
-    renew = "    renew()\n" if packer.has_slots else ""
-    submit = f"""\
-    status = launch(function, {grid[0]}, {grid[1]}, {grid[2]}, {module.num_threads}, 1, 1,
-                    {module.smem_bytes}, stream_of({device}), {frame.address}, 0)[0]
-"""
-    if module.pdl:
-        names |= {"config": launcher.config(grid), "streams": {}, "seen": [None]}
-        names |= {"launch": driver.bindings().cuLaunchKernelEx}
-        names |= {"stream_type": driver.bindings().CUstream}
-        submit = f"""\
-    stream = stream_of({device})
-    if seen[0] != stream:
-        config.hStream = stream_type(stream)
-        seen[0] = stream
-    status = launch(config, function, {frame.address}, 0)[0]
-"""
-    source = f"""\
+    def elsewhere(self) -> None:
+        """Launches while another device is current."""
+        stream = driver.raw_stream()(self.device)
+        self.launcher.submit(self.loaded, self.packed(), self.grid, stream)
+
+    def call(self) -> Callable[[Any], None]:
+        """The generated function."""
+        packer, device = self.launcher.packer, self.device
+        names: dict[str, Any] = {
+            "moved": self.moved,
+            "refused": self.refused,
+            "elsewhere": self.elsewhere,
+            "renew": lambda: packer.renew(self.frame),
+            "lock": threading.Lock(),
+            "device_of": driver.raw_device(),
+            "stream_of": driver.raw_stream(),
+            "function": self.loaded.function,
+            "launch": driver.launch_call(),
+            "params": self.frame.params,
+            "configs": self.configs,
+            "config": self.config,
+            "NULL": NULL,
+        }
+        checks = self._checks(names)
+        submit = "status = launch(found, function, params, NULL)"
+        if packer.has_slots:
+            submit = f"with lock:\n        renew()\n        {submit}"
+        source = f"""\
 def call(self):
     if {" or ".join(checks) or "False"}:
         raise moved()
-{renew}    if device_of() != {device}:
+    if device_of() != {device}:
         return elsewhere()
-{submit}    if status:
+    try:
+        found = configs[stream := stream_of({device})]
+    except KeyError:
+        found = config(stream)
+    {submit}
+    if status:
         refused(status)
 """
-    exec(source, names)
-    return names["call"]
+        exec(source, names)
+        return names["call"]
+
+    def _checks(self, names: dict[str, Any]) -> list[str]:
+        """Expressions that are true where a tensor is not what it was."""
+        params = self.launcher.module.params
+        strided = {
+            p.arg for p in params if isinstance(p, ShapeParam | StrideParam | TensorMapParam)
+        }
+        checks: list[str] = []
+        for at, (name, value) in enumerate(self.tensors.items()):
+            facts = self.facts[name]
+            names[f"ptr_{at}"], names[f"numel_{at}"] = value.data_ptr, getattr(value, "numel", None)
+            names[f"value_{at}"], names[f"stride_{at}"] = value, getattr(value, "stride", None)
+            names[f"facts_{at}"] = facts
+            checks.append(f"ptr_{at}() != {facts[0]}")
+            if name in strided and names[f"stride_{at}"] is not None:
+                checks.append(f"value_{at}.shape != facts_{at}[2]")
+                checks.append(f"stride_{at}() != facts_{at}[3]")
+            elif names[f"numel_{at}"] is not None:
+                checks.append(f"numel_{at}() != {facts[1]}")
+        return checks
 
 
 def _facts(value: Any) -> tuple[Any, ...]:

@@ -11,8 +11,11 @@ from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
+from tiledsl.runtime.frame import NULL
+from tiledsl.runtime.frame import Frame
+from tiledsl.runtime.frame import Setup
+from tiledsl.runtime.frame import call_of
 from tiledsl.runtime.nvrtc import CompiledKernel
-from tiledsl.runtime.params import Frame
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import Packer
 from tiledsl.runtime.watch import Watcher
@@ -85,7 +88,7 @@ class Loaded:
         driver.require_target(device, target)
         self.kernel = driver.load(compiled.cubin, module.name, device, smem_bytes=module.smem_bytes)
         self.context = self.kernel.context
-        self.function = self.kernel.function
+        self.function = call_of(self.kernel.function)
         ctas = max(module.grid.cluster_size, module.grid.split_k)
         self.resident_clusters = driver.num_sms(device) * module.grid.ctas_per_sm // ctas
         if module.grid.mode == "persistent" and ctas > CERTAIN_CLUSTER:
@@ -108,10 +111,10 @@ class Launcher:
         self.module = module
         self.compiled = compiled
         self.target = target
-        self.packer = Packer(module.params)
+        setup = Setup(module.num_threads, module.smem_bytes, module.pdl)
+        self.packer = Packer(module.params, setup)
         self._loaded: dict[int, Loaded] = {}
         self._lock = threading.Lock()
-        self._frames = threading.local()
         self._watcher = Watcher(module) if module.is_debug else None
 
     def launch(
@@ -133,11 +136,9 @@ class Launcher:
             return
         loaded = self._loaded.get(device_index) or self.load(device_index)
         grid = self.grid(loaded, user_grid)
-        frame: Frame | None = getattr(self._frames, "frame", None)
-        if frame is None:
-            frame = self._frames.frame = self.packer.frame()
+        frame = self.packer.frame()
         self.packer.pack(frame, args, user_grid)
-        self.submit(loaded, grid, frame, stream)
+        self.submit(loaded, frame, grid, stream)
 
     def bind(self, args: Mapping[str, object], user_grid: Grid, device_index: int) -> Submit:
         """A function of the stream that launches with these arguments and grid at the least cost.
@@ -155,9 +156,12 @@ class Launcher:
         frame, kept = self.packer.frame(), dict(args)
         self.packer.pack(frame, kept, user_grid)
 
+        lock = threading.Lock()
+
         def submit(stream: int, *, _kept: object = kept) -> None:
-            self.packer.renew(frame)
-            self.submit(loaded, grid, frame, stream)
+            with lock:
+                self.packer.renew(frame)
+                self.submit(loaded, frame, grid, stream)
 
         return submit
 
@@ -185,48 +189,25 @@ class Launcher:
         assert grid is not None
         return grid
 
-    def submit(self, loaded: Loaded, grid: Grid, frame: Frame, stream: int) -> None:
+    def submit(self, loaded: Loaded, frame: Frame, grid: Grid, stream: int) -> None:
         """One launch, in the context of the device whatever the thread's context is."""
+        frame.aim(grid, stream)
         if self._watcher is not None:
-            self._watcher.run(
-                loaded.kernel, grid, stream, lambda: self._call(loaded, grid, frame, stream)
-            )
+            self._watcher.run(loaded.kernel, grid, stream, lambda: self._call(loaded, frame))
             return
         if driver.current_context() == loaded.context:
-            self._call(loaded, grid, frame, stream)
+            self._call(loaded, frame)
             return
         with driver.on_device(loaded.kernel.device):
-            self._call(loaded, grid, frame, stream)
+            self._call(loaded, frame)
 
-    def _call(self, loaded: Loaded, grid: Grid, frame: Frame, stream: int) -> None:
-        cuda, module = driver.bindings(), self.module
-        if module.pdl:
-            config = self.config(grid)
-            config.hStream = cuda.CUstream(stream)  # type: ignore[attr-defined]
-            status = cuda.cuLaunchKernelEx(config, loaded.function, frame.address, 0)[0]
-        else:
-            # A cluster is part of the kernel (__cluster_dims__), so the plain call launches it too.
-            status = cuda.cuLaunchKernel(
-                loaded.function,
-                *grid,
-                module.num_threads,
-                1,
-                1,
-                module.smem_bytes,
-                stream,
-                frame.address,
-                0,
-            )[0]
-        if int(status) != 0:
-            raise self.failed(status, grid)
+    def _call(self, loaded: Loaded, frame: Frame) -> None:
+        # A cluster is part of the kernel (__cluster_dims__), and no attribute of the launch.
+        status = driver.launch_call()(frame.config, loaded.function, frame.params, NULL)
+        if status:
+            raise self.failed(status, frame.grid)
 
-    def config(self, grid: Grid) -> object:
-        """The configuration of a launch that may start before the kernel ahead of it has ended."""
-        module = self.module
-        attributes = [driver.pdl_attribute()]
-        return driver.launch_config(grid, module.num_threads, module.smem_bytes, attributes)
-
-    def failed(self, status: object, grid: Grid) -> LaunchError:
+    def failed(self, status: int, grid: Grid) -> LaunchError:
         """The error for a launch that the driver refused."""
         module = self.module
         what = f"launch kernel {module.name}, grid {grid}, {module.num_threads} threads"

@@ -1,15 +1,13 @@
-"""Kernel parameters in memory: a buffer per thread, filled by a generated function per kernel."""
+"""Kernel parameters in memory: a buffer per launch, filled by a generated function per kernel."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 import operator
 import struct
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Literal
 from typing import SupportsFloat
 from typing import assert_never
@@ -29,11 +27,13 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import rounded
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
+from tiledsl.runtime.frame import ALIGN_BYTES
+from tiledsl.runtime.frame import Frame
+from tiledsl.runtime.frame import Setup
 from tiledsl.runtime.tensor_map import MAP_BYTES
 from tiledsl.runtime.tensor_map import encoder
 
 Grid = tuple[int, int, int]
-MAP_ALIGN_BYTES = 64
 FLOAT32_LIMIT = 2.0**128 - 2.0**103
 """The least number that rounds to an infinity of f32."""
 
@@ -59,22 +59,6 @@ _SCALARS = {
 _launches = itertools.count()
 
 
-class Frame:
-    """A parameter buffer and the array of pointers into it. Owned by one thread."""
-
-    def __init__(self, size: int, offsets: Sequence[int]) -> None:
-        self.buffer = ctypes.create_string_buffer(size + MAP_ALIGN_BYTES)
-        start = ctypes.addressof(self.buffer)
-        self.base = -start % MAP_ALIGN_BYTES
-        pointers = [start + self.base + offset for offset in offsets]
-        self.pointers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-        self.address = ctypes.addressof(self.pointers) if pointers else 0
-
-    def bytes_at(self, offset: int, size: int) -> bytes:
-        """Part of the buffer, for tests and debugging."""
-        return self.buffer.raw[self.base + offset : self.base + offset + size]
-
-
 class Packer:
     """Writes the parameters of one kernel from its bound arguments.
 
@@ -82,8 +66,8 @@ class Packer:
     source: the text of the generated function.
     """
 
-    def __init__(self, params: tuple[Param, ...]) -> None:
-        self.params = params
+    def __init__(self, params: tuple[Param, ...], setup: Setup | None = None) -> None:
+        self.params, self.setup = params, setup or Setup()
         self.offsets, self.size, layout = layout_of(params)
         self._slots = tuple(
             o for p, o in zip(params, self.offsets, strict=True) if isinstance(p, LaunchSlotParam)
@@ -93,7 +77,7 @@ class Packer:
         names = text.names
         names["pack_into"] = struct.Struct(layout).pack_into
         exec(self.source, names)
-        self._pack: Callable[[object, int, Mapping[str, object], Grid], None] = names["pack"]  # type: ignore[assignment]
+        self._pack: Callable[[object, Mapping[str, object], Grid], None] = names["pack"]  # type: ignore[assignment]
 
     @property
     def has_slots(self) -> bool:
@@ -104,11 +88,11 @@ class Packer:
         """Gives a buffer that is launched again a tile counter of its own."""
         for offset in self._slots:
             slot = next(_launches) % LAUNCH_SLOTS
-            struct.pack_into("<i", frame.buffer, frame.base + offset, slot)
+            struct.pack_into("<i", frame.view, offset, slot)
 
     def frame(self) -> Frame:
-        """A new buffer for one thread."""
-        return Frame(self.size, self.offsets)
+        """A new buffer."""
+        return Frame(self.size, declared(self.params, self.offsets), self.setup)
 
     def pack(self, frame: Frame, args: Mapping[str, object], grid: Grid) -> None:
         """Fills the buffer.
@@ -122,7 +106,7 @@ class Packer:
             LaunchError: an argument is missing or does not fit its parameter; names it.
         """
         try:
-            self._pack(frame.buffer, frame.base, args, grid)
+            self._pack(frame.view, args, grid)
         except TileError:
             raise
         except (
@@ -157,6 +141,11 @@ class Packer:
         return LaunchError(f"the arguments cannot be packed: {fault}")
 
 
+def declared(params: tuple[Param, ...], offsets: tuple[int, ...]) -> tuple[int, ...]:
+    """The offsets of what the signature declares: a table is one parameter."""
+    return tuple(o for p, o in zip(params, offsets, strict=True) if p.name)
+
+
 def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
     """Offsets, total size and the `struct` format of the buffer."""
     offsets: list[int] = []
@@ -173,7 +162,7 @@ def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
                 code = _SCALARS[param.dtype.name]
                 width = align = struct.calcsize(f"<{code}")
             case TensorMapParam():
-                code, width, align = f"{MAP_BYTES}s", MAP_BYTES, MAP_ALIGN_BYTES
+                code, width, align = f"{MAP_BYTES}s", MAP_BYTES, ALIGN_BYTES
             case _:
                 assert_never(param)
         pad = -size % align
@@ -184,11 +173,11 @@ def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
 
 
 class PackText:
-    """The text of `pack(buffer, base, args, grid)`; each fact of a tensor is read once."""
+    """The text of `pack(view, args, grid)`; each fact of a tensor is read once."""
 
     def __init__(self) -> None:
         self.names: dict[str, object] = {}
-        self._lines = ["def pack(buffer, base, args, grid):"]
+        self._lines = ["def pack(view, args, grid):"]
         self._local: dict[tuple[str, str], str] = {}
 
     def read(self, arg: str, fact: Literal["value", "ptr", "shape", "strides"]) -> str:
@@ -247,7 +236,7 @@ class PackText:
 
     def finish(self, values: list[str]) -> str:
         """The whole text."""
-        call = ", ".join(["buffer", "base", *values])
+        call = ", ".join(["view", "0", *values])
         return "\n".join([*self._lines, f"    pack_into({call})", ""])
 
     def _name(self, stem: str, value: object) -> str:

@@ -66,9 +66,7 @@ def many_kernel():
 
 def main() -> None:
     fake = fake_driver.install(Patch())
-    driver = fake_driver.driver.bindings()
-    driver.cuLaunchKernel = lambda *_: (0,)
-    driver.cuLaunchKernelEx = lambda *_: (0,)
+    fake_driver.driver.launch_call = lambda: lambda *_: 0
     del fake
     n = 4096
     x, y, o = (torch.zeros(n) for _ in range(3))

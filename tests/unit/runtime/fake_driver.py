@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from types import SimpleNamespace
@@ -15,6 +17,12 @@ from tiledsl.runtime import signature as signature_module
 from tiledsl.runtime.driver import Function
 from tiledsl.runtime.signature import Device
 
+CALL = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+CONFIG = struct.Struct("<7I4xQQI4x")
+ATTRIBUTE = struct.Struct("<I4xi60x")
+NAMES: dict[int, str] = {}
+"""Of all kernels that were ever loaded: a program outlives a test."""
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -26,6 +34,7 @@ class Launched:
     smem_bytes: int
     stream: int
     address: int
+    early: bool = False
 
     def value(self, at: int, ctype: Any = ctypes.c_uint64) -> int:
         """Parameter `at`, as long as the buffer has not been packed again."""
@@ -35,46 +44,49 @@ class Launched:
 
 @dataclass
 class FakeDriver:
-    """launches: so far.  statuses: what the next launches return.  device: the current one."""
+    """launches: so far.  statuses: what the next launches return.  device: the current one.
+
+    inside: called during a launch.
+    """
 
     launches: list[Launched] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     device: int = 0
     stream: int = 7
     loads: int = 0
+    inside: Callable[[Launched], object] = lambda launched: None
 
-    def launch(self, function, x, y, z, tx, ty, tz, smem, stream, address, extra):
-        assert (ty, tz, extra) == (1, 1, 0)
+    def launch(self, config, function, params, extra):
+        """What cuLaunchKernelEx gets: addresses."""
+        assert extra is None
+        *grid, threads, ty, tz, smem, stream, attributes, count = CONFIG.unpack_from(
+            (ctypes.c_char * CONFIG.size).from_address(config)
+        )
+        assert (ty, tz) == (1, 1)
         status = self.statuses.pop(0) if self.statuses else 0
         if not status:
-            self.launches.append(Launched(function, (x, y, z), tx, smem, stream, address))
-        return (status,)
-
-    def launch_ex(self, config, function, address, extra):
-        self.launches.append(
-            Launched(function, config.grid, config.threads, config.smem, config.hStream, address)
-        )
-        return (0,)
+            found = (ctypes.c_char * (ATTRIBUTE.size * count)).from_address(attributes or config)
+            early = any(what == 6 and on for what, on in ATTRIBUTE.iter_unpack(found))
+            name, grid = NAMES[function], tuple(grid)
+            launched = Launched(name, grid, threads, smem, stream, params, early)
+            self.inside(launched)
+            self.launches.append(launched)
+        return status
 
     def load(self, cubin, name, device, *, smem_bytes=0):
         self.loads += 1
-        return Function(device, 1, None, name)
+        number = len(NAMES) + 1
+        NAMES[number] = name
+        return Function(device, 1, None, number)
 
 
 def install(monkeypatch) -> FakeDriver:
     """Replaces the driver for a test."""
     fake = FakeDriver()
-    bindings = SimpleNamespace(
-        cuLaunchKernel=fake.launch,
-        cuLaunchKernelEx=fake.launch_ex,
-        CUstream=int,
-        cuGetErrorString=lambda status: (0, b"fault"),
-    )
-
-    def config(grid, threads, smem, attributes):
-        return SimpleNamespace(grid=grid, threads=threads, smem=smem, hStream=0)
-
+    bindings = SimpleNamespace(CUresult=int, cuGetErrorString=lambda status: (0, b"fault"))
+    launch = CALL(fake.launch)
     monkeypatch.setattr(driver, "bindings", lambda: bindings)
+    monkeypatch.setattr(driver, "launch_call", lambda: launch)
     monkeypatch.setattr(driver, "raw_device", lambda: lambda: fake.device)
     monkeypatch.setattr(driver, "raw_stream", lambda: lambda _: fake.stream)
     monkeypatch.setattr(driver, "current_stream", lambda _=None: fake.stream)
@@ -82,8 +94,6 @@ def install(monkeypatch) -> FakeDriver:
     monkeypatch.setattr(driver, "require_target", lambda *_: None)
     monkeypatch.setattr(driver, "num_sms", lambda _: 132)
     monkeypatch.setattr(driver, "max_active_clusters", lambda *_: 66)
-    monkeypatch.setattr(driver, "launch_config", config)
-    monkeypatch.setattr(driver, "pdl_attribute", lambda: None)
     monkeypatch.setattr(driver, "load", fake.load)
     monkeypatch.setattr(signature_module, "device_of", lambda _: Device("cuda", 0))
     monkeypatch.setattr(params_module, "encoder", lambda _: lambda *_key: b"m" * 128)

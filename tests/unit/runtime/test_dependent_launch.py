@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ import tiledsl.language as tl
 from tests.unit.runtime import fake_driver
 from tests.unit.runtime.manifest_kernels import matmul
 from tests.unit.runtime.manifest_kernels import scale
-from tiledsl.runtime import driver
+from tiledsl.runtime.frame import Frame
+from tiledsl.runtime.frame import Setup
 
 M = 4096
 
@@ -39,11 +41,15 @@ def test_a_specialised_kernel_waits_after_its_set_up_and_before_global_memory(ma
     assert "griddepcontrol.wait" in made.module.standalone
 
 
-def test_the_launch_asks_for_it(made, monkeypatch):
-    monkeypatch.setattr(driver, "bindings", lambda: cuda)
-    config = driver.launch_config((4, 1, 1), 384, 1024, [driver.pdl_attribute()])
-    assert config.numAttrs == 1
-    (attribute,) = config.attrs
+def test_the_configuration_is_what_the_driver_reads():
+    frame = Frame(24, (0, 8), Setup(384, 1024, pdl=True))
+    frame.aim((4, 5, 6), 9)
+    config = cuda.CUlaunchConfig(frame.start + frame.head)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (4, 5, 6)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (384, 1, 1)
+    assert (config.sharedMemBytes, int(config.hStream), config.numAttrs) == (1024, 9, 1)
+    (address,) = struct.unpack("<Q", frame.bytes_at(frame.head + 40, 8))
+    attribute = cuda.CUlaunchAttribute(address)
     name = "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
     assert attribute.id == getattr(cuda.CUlaunchAttributeID, name)
     assert attribute.value.programmaticStreamSerializationAllowed == 1
@@ -51,18 +57,12 @@ def test_the_launch_asks_for_it(made, monkeypatch):
 
 def test_only_kernels_that_wait_are_launched_so(monkeypatch):
     fake = fake_driver.install(monkeypatch)
-    asked = []
-    config = driver.launch_config
-    monkeypatch.setattr(driver, "launch_config", lambda *a: asked.append(a[3]) or config(*a))
-    monkeypatch.setattr(driver, "pdl_attribute", lambda: "early")
     matmul.forget()
     scale.forget()
     a, b, c = (torch.zeros(512, 512, dtype=torch.bfloat16) for _ in range(3))
     matmul[lambda m: (tl.cdiv(512, m["BM"]), tl.cdiv(512, m["BN"]))](a, b, c)
     matmul.bind(a, b, c, grid=lambda m: (tl.cdiv(512, m["BM"]), tl.cdiv(512, m["BN"])))()
-    assert asked == [["early"]] * 2
     x = torch.zeros(64)
     scale[(1,)](x, x, 64, 64)
-    assert len(asked) == 2
-    assert len(fake.launches) == 3
+    assert [launch.early for launch in fake.launches] == [True, True, False]
     matmul.forget()

@@ -121,16 +121,59 @@ def test_a_changed_global_makes_a_new_program(fake, monkeypatch):
     assert "captured value changed" in add.explain_recompiles()
 
 
-def test_threads_have_their_own_buffers(fake):
-    add, (x, y, o) = make_add(), tensors()
-    add[(4,)](x, y, o, N)
-    workers = [threading.Thread(target=lambda: add[(4,)](x, y, o, N)) for _ in range(3)]
+def in_threads(*jobs):
+    """Runs the jobs at the same time; each launches once, and all launches overlap."""
+    workers = [threading.Thread(target=job) for job in jobs]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert len(fake.launches) == 4
-    assert fake.launches[0].address not in {launch.address for launch in fake.launches[1:]}
+
+
+def test_launches_at_the_same_time_have_their_own_buffers(fake):
+    add, (x, y, o) = make_add(), tensors()
+    add[(4,)](x, y, o, N)
+    seen, meet = {}, threading.Barrier(3)
+
+    def inside(launched):
+        meet.wait(timeout=20)
+        seen[launched.grid[0]] = launched.value(3, ctypes.c_int32)
+        meet.wait(timeout=20)
+
+    fake.inside = inside
+    in_threads(*(lambda k=k: add[(k,)](x, y, o, 16 * k) for k in (1, 2, 3)))
+    assert seen == {1: 16, 2: 32, 3: 48}
+    assert len({launch.address for launch in fake.launches[1:]}) == 3
+    assert len(add.history) == 1
+
+
+def test_a_launch_inside_another_has_its_own_buffer(fake):
+    add, (x, y, o) = make_add(), tensors()
+    add[(4,)](x, y, o, N)
+
+    def inside(launched):  # as a finalizer may do it, in the midst of a launch
+        if launched.grid[0] == 1:
+            add[(2,)](y, y, y, 32)
+        assert launched.value(3, ctypes.c_int32) == 16 * launched.grid[0]
+
+    fake.inside = inside
+    add[(1,)](x, y, o, 16)
+    assert [launch.grid[0] for launch in fake.launches] == [4, 2, 1]
+
+
+def test_a_handle_in_threads_launches_on_each_ones_stream(fake):
+    add, (x, y, o) = make_add(), tensors()
+    handle = add.bind(x, y, o, N, grid=(4,))
+    streams, meet = threading.local(), threading.Barrier(2)
+
+    def job(stream):
+        streams.own = stream
+        handle()
+
+    handle.__call__.__globals__["stream_of"] = lambda _: streams.own
+    fake.inside = lambda _: meet.wait(timeout=20)
+    in_threads(lambda: job(5), lambda: job(6))
+    assert sorted(launch.stream for launch in fake.launches) == [5, 6]
 
 
 def test_launch_in_a_thread_without_a_context(fake):

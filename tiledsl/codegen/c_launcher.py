@@ -218,12 +218,18 @@ def _map_lines(param: TensorMapParam, local: str) -> list[str]:
     shape = param.shape or tuple(f"{arg}->shape[{d}]" for d in range(rank))
     strides = param.strides or tuple(f"{arg}->stride[{d}]" for d in range(rank))
     data = arg if param.shape else f"{arg}->data"
-    extents = ", ".join(f"(unsigned long long){shape[d]}" for d in param.dims)
-    pitches = [f"(unsigned long long){strides[d]} * {size}" for d in param.dims[1:]]
+    checks: list[str] = []
+    extents: list[str] = []
+    for d, extent, per in param.axes:
+        whole = f"(unsigned long long){shape[d]}"
+        extents.append(str(extent) if extent else whole if per == 1 else f"{whole} / {per}")
+        checks += [f"if ({whole} % {per} != 0) return 1;"] if per > 1 else []
+    pitches = [f"(unsigned long long){strides[d]} * {per * size}" for d, _, per in param.axes[1:]]
     facts = f"0, {SWIZZLES[param.swizzle_bytes]}, {PROMOTIONS[param.l2_promotion_bytes]}, 0"
     return [
+        *checks,
         f"CUtensorMap {local} __attribute__((aligned(64)));",
-        f"unsigned long long extents_{local}[] = {{{extents}}};",
+        f"unsigned long long extents_{local}[] = {{{', '.join(extents)}}};",
         f"unsigned long long pitches_{local}[] = {{{', '.join([*pitches, '0'])}}};",
         f"unsigned box_{local}[] = {{{', '.join(map(str, param.box))}}};",
         f"unsigned steps_{local}[] = {{{', '.join(['1'] * rank)}}};",

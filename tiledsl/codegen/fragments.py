@@ -19,6 +19,7 @@ class Fragment:
     row_dim: the dimension that the instruction's 64 rows run along.
     rows, cols: extent of one warpgroup's part, along the instruction's rows and columns.
     row_groups, col_groups: how many warpgroups share the rows and the columns.
+    paired: the columns lie as a right operand with paired rows puts them.
     """
 
     row_dim: int
@@ -26,6 +27,7 @@ class Fragment:
     cols: int
     row_groups: int
     col_groups: int
+    paired: bool = False
 
     @property
     def groups(self) -> int:
@@ -41,15 +43,18 @@ class Fragment:
         return self.cols // 2
 
 
-def fragment_of(type_: TileType) -> Fragment | None:
-    """How a tile lies as accumulators, or None; extents are those of whole instructions."""
+def fragment_of(type_: TileType, *, paired: bool = False) -> Fragment | None:
+    """How a tile lies as accumulators, or None; extents are those of whole instructions.
+
+    paired: of a product whose right operand has paired rows.
+    """
     if type_.rank != 2 or type_.layout is None:
         return None
-    return _match(type_.layout.padded_shape, type_.layout)
+    return _match(type_.layout.padded_shape, type_.layout, paired)
 
 
 @cache
-def _match(shape: tuple[int, ...], layout: Layout) -> Fragment | None:
+def _match(shape: tuple[int, ...], layout: Layout, paired: bool) -> Fragment | None:
     groups, rest = divmod(layout.num_warps, 4)
     if rest or not groups:
         return None
@@ -57,12 +62,14 @@ def _match(shape: tuple[int, ...], layout: Layout) -> Fragment | None:
         M, N = shape[row_dim], shape[1 - row_dim]
         for split in (0, 1) if groups > 1 else (0,):
             try:
-                candidate = mma_accumulator(M, N, groups, split=split)
+                candidate = mma_accumulator(M, N, groups, split=split, paired=paired)
             except ValueError:
                 continue
             if row_dim == 1:
                 candidate = candidate.transpose((1, 0))
             if candidate.same_places(layout):
                 row_groups, col_groups = (groups, 1) if split == 0 else (1, groups)
-                return Fragment(row_dim, M // row_groups, N // col_groups, row_groups, col_groups)
+                return Fragment(
+                    row_dim, M // row_groups, N // col_groups, row_groups, col_groups, paired
+                )
     return None

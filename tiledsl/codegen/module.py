@@ -61,7 +61,8 @@ class GridParam:
 class TensorMapParam:
     """`const __grid_constant__ TensorMap name`: a TMA descriptor of tensor argument `arg`.
 
-    dims: dimensions of the tensor in the map's order, innermost (stride 1) first.
+    dims: dimensions of the tensor in the map's order, innermost (stride 1) first. One that stands
+    twice is cut into fours: the place within four, then the number of the four.
     box: extents of one copy in the same order, elements.
     swizzle_bytes: 0, 32, 64 or 128.
     l2_promotion_bytes: 0, 64, 128 or 256.
@@ -78,6 +79,16 @@ class TensorMapParam:
     l2_promotion_bytes: int = 256
     shape: tuple[int | str, ...] = ()
     strides: tuple[int | str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[tuple[int, int, int], ...]:
+        """(dimension, extent or 0 for the dimension's own, elements per step) of the map's axes."""
+        out: list[tuple[int, int, int]] = []
+        for i, dim in enumerate(self.dims):
+            is_cut = self.dims.count(dim) > 1
+            is_first = dim not in self.dims[:i]
+            out.append((dim, 4, 1) if is_cut and is_first else (dim, 0, 4 if is_cut else 1))
+        return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,9 @@ def lower_function(
     graph.facts["divisors"] = bound.divisors
     _run(frame, session)
     graph.facts["captures"] = dict(session.captures)
+    graph.facts["fours"] = frozenset(
+        name for name, spec in specs.items() if isinstance(spec, TensorSpec) and spec.fours
+    )
     return graph
 
 

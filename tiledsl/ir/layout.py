@@ -186,11 +186,14 @@ class Layout:
         return tuple(out)
 
 
-def mma_accumulator(M: int, N: int, num_warpgroups: int = 1, *, split: int = 0) -> Layout:
+def mma_accumulator(
+    M: int, N: int, num_warpgroups: int = 1, *, split: int = 0, paired: bool = False
+) -> Layout:
     """The wgmma accumulator of an [M, N] tile over `num_warpgroups` warpgroups.
 
     split 0: warpgroups share the rows; split 1: they share the columns. Register order: row block
-    of 64, then the instruction's own order (2 columns, 2 rows, N/8).
+    of 64, then the instruction's own order (2 columns, 2 rows, N/8). paired: of every four columns
+    the instruction has the first two in its first half, the others in its second half.
     """
     groups_M = num_warpgroups if split == 0 else 1
     groups_N = num_warpgroups if split == 1 else 1
@@ -206,11 +209,37 @@ def mma_accumulator(M: int, N: int, num_warpgroups: int = 1, *, split: int = 0) 
     if groups_M > 1:
         rows.append(Digit(groups_M, Unit.WARP, 4))
     cols = [Digit(2, Unit.REG, 1), Digit(4, Unit.LANE, 1)]
-    if wn > 8:
-        cols.append(Digit(wn // 8, Unit.REG, 4))
+    if paired:
+        if wn % 16:
+            raise ValueError(f"{wn} columns have no halves of 8-column blocks")
+        cols.insert(1, Digit(2, Unit.REG, wn // 4))
+    if wn > (16 if paired else 8):
+        cols.append(Digit(wn // (16 if paired else 8), Unit.REG, 4))
     if groups_N > 1:
         cols.append(Digit(groups_N, Unit.WARP, 4))
     return Layout((tuple(rows), tuple(cols)), wm // 64 * per_block, 4 * num_warpgroups, "mma")
+
+
+def mma_operand_8bit(M: int, K: int, num_warpgroups: int = 1) -> Layout:
+    """The left operand [M, K] of wgmma with 8-bit elements in registers; warpgroups share the rows.
+
+    Ref: PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk32".
+    """
+    wm = M // num_warpgroups
+    if M % (64 * num_warpgroups) or K % 32:
+        raise ValueError(f"{M}x{K} does not split into 64x32 blocks over {num_warpgroups} groups")
+    rows = [Digit(8, Unit.LANE, 4), Digit(2, Unit.REG, 4), Digit(4, Unit.WARP, 1)]
+    if wm > 64:
+        rows.append(Digit(wm // 64, Unit.REG, K // 2))
+    if num_warpgroups > 1:
+        rows.append(Digit(num_warpgroups, Unit.WARP, 4))
+    cols = (
+        Digit(2, Unit.REG, 1),
+        Digit(2, Unit.REG, 2),
+        Digit(4, Unit.LANE, 1),
+        Digit(K // 16, Unit.REG, 8),
+    )
+    return Layout((tuple(rows), cols), wm // 64 * K // 2, 4 * num_warpgroups, "mma")
 
 
 def blocked(

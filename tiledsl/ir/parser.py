@@ -175,7 +175,9 @@ class _Cursor:
 
     def type_smem(self) -> Type:
         shape, dtype = self.shaped()
-        return SmemType(shape, dtype, self.fact("major"), self.fact("swizzle"))
+        major, swizzle = self.fact("major"), self.fact("swizzle")
+        paired = self.take(", paired=1")
+        return SmemType(shape, dtype, major, swizzle, paired)
 
     def type_tensor(self) -> Type:
         (rank,), dtype = self.shaped()

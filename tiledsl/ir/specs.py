@@ -27,6 +27,8 @@ class TensorSpec:
     tma: whether a tensor map can describe the tensor; tma_reason says why not (empty when it can).
     pitch_128: every stride but the inner one is a multiple of 128 bytes.
     align_bytes: alignment of the base address, a power of two of at most 16.
+    fours: of 8-bit elements, whether the rows (the dimension before the contiguous one) come in
+    fours.
     block_shape, padding: of a tensor descriptor made by the host; empty for other tensors.
     """
 
@@ -39,10 +41,12 @@ class TensorSpec:
     align_bytes: int = TMA_ALIGN_BYTES
     block_shape: tuple[int, ...] = ()
     padding: str = ""
+    fours: bool = False
 
     def __str__(self) -> str:
         facts = [f"inner={self.inner_dim}", "tma" if self.tma else "no tma"]
         facts += ["pitch128"] if self.pitch_128 else []
+        facts += ["rows in fours"] if self.fours else []
         facts += [f"block {list(self.block_shape)} {self.padding}"] if self.block_shape else []
         return (
             f"tensor<{self.dtype}, rank {self.rank}, {', '.join(facts)}, align {self.align_bytes}>"
@@ -178,7 +182,11 @@ def spec_of(
         for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True))
         if dim != inner and extent != 1
     )
-    return TensorSpec(dtype, len(shape), inner, legal is not None, reason, pitch_128, align_of(ptr))
+    outer = [dim for dim in range(len(shape)) if dim != inner]
+    fours = dtype.bits == 8 and dtype.is_float and bool(outer) and shape[outer[-1]] % 4 == 0
+    return TensorSpec(
+        dtype, len(shape), inner, legal is not None, reason, pitch_128, align_of(ptr), fours=fours
+    )
 
 
 def align_of(ptr: int) -> int:

@@ -83,16 +83,20 @@ class SmemType(Type):
     major: the dimension that is contiguous in memory.  swizzle_bytes: 0 or 128. The tile is cut
     along the contiguous dimension into boxes of `swizzle_bytes`, each box stored row after row
     (hopper: TMA boxes and wgmma atoms).
+    paired: of every four rows, the first two lie in the first half of a box, the others in the
+    second half, so that a lane's accumulators of the product are four columns side by side.
     """
 
     shape: tuple[int, ...]
     dtype: DType
     major: int
     swizzle_bytes: int = 128
+    paired: bool = False
 
     def __str__(self) -> str:
         dims = "x".join(map(str, (*self.shape, self.dtype)))
-        return f"smem<{dims}, major={self.major}, swizzle={self.swizzle_bytes}>"
+        paired = ", paired=1" if self.paired else ""
+        return f"smem<{dims}, major={self.major}, swizzle={self.swizzle_bytes}{paired}>"
 
     @property
     def box_elems(self) -> int:

@@ -88,14 +88,17 @@ def map_facts(
     inner = param.dims[0]
     if shape[inner] != 1 and strides[inner] != 1:
         raise _refused(param, f"dimension {inner} has stride {strides[inner]}, not 1")
-    extents = tuple(int(shape[dim]) for dim in param.dims)
+    for dim, _, per in param.axes:
+        if shape[dim] % per:
+            raise _refused(param, f"dimension {dim} has extent {shape[dim]}, no multiple of {per}")
+    extents = tuple(extent or int(shape[dim]) // per for dim, extent, per in param.axes)
     if max(extents) > TMA_MAX_EXTENT:
         raise _refused(param, f"an extent of {max(extents)} is over 2**32")
     # The stride of a dimension of extent 1 is never used but still checked by the driver.
     spare = -(-extents[0] * itemsize // TMA_ALIGN_BYTES) * TMA_ALIGN_BYTES
     pitches: list[int] = []
-    for dim, extent in zip(param.dims[1:], extents[1:], strict=True):
-        pitch = spare if extent == 1 else int(strides[dim]) * itemsize
+    for (dim, _, per), extent in zip(param.axes[1:], extents[1:], strict=True):
+        pitch = spare if extent == 1 else int(strides[dim]) * per * itemsize
         if fault := pitch_fault(pitch):
             raise _refused(param, f"dimension {dim} has a stride of {pitch} bytes, {fault}")
         pitches.append(pitch)
@@ -166,10 +169,13 @@ def _check_param(param: TensorMapParam, rank: int) -> None:
     inner_bytes = param.box[0] * param.dtype.bytes if param.box else 0
     faults = [
         (
-            sorted(param.dims) != list(range(rank)),
+            sorted({*param.dims}) != list(range(rank)) or len(param.dims) > rank + 1,
             f"dims {param.dims} are not those of a rank {rank} tensor",
         ),
-        (not 1 <= rank <= TMA_MAX_RANK, f"rank {rank} is outside 1..{TMA_MAX_RANK}"),
+        (
+            not 1 <= len(param.dims) <= TMA_MAX_RANK,
+            f"rank {len(param.dims)} is outside 1..{TMA_MAX_RANK}",
+        ),
         (
             len(param.box) != len(param.dims),
             f"box {param.box} has not the rank of dims {param.dims}",

@@ -9,7 +9,9 @@ from tiledsl.errors import ResourceError
 from tiledsl.errors import SourceLoc
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.layout import mma_operand_8bit
 from tiledsl.ir.ops import mma
+from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 
 
@@ -93,9 +95,14 @@ def shape_of_dot(op: mma.Dot, num_warpgroups: int) -> DotShape:
 
 
 def register_operand_layout(op: mma.Issue, num_warpgroups: int) -> Layout:
-    """The layout of a left operand in registers: that of an accumulator of its shape."""
+    """The layout of a left operand in registers: that of an accumulator of its shape.
+
+    8-bit elements that no mma.spread moved lie as the instruction reads them.
+    """
     assert isinstance(op.a.type, TileType)
     M, K = op.a.type.shape
+    if op.a.type.dtype.bits == 8 and not isinstance(op.a.defining_op, mma.Spread):
+        return mma_operand_8bit(M, K, num_warpgroups)
     return mma_accumulator(M, K, num_warpgroups, split=0)
 
 
@@ -108,4 +115,5 @@ def accumulator_layout(op: mma.Issue | mma.Dot, num_warpgroups: int) -> Layout:
     M, N = acc.shape
     if op.swapped:
         return mma_accumulator(N, M, num_warpgroups, split=op.split).transpose((1, 0))
-    return mma_accumulator(M, N, num_warpgroups, split=op.split)
+    paired = isinstance(op.b.type, SmemType) and op.b.type.paired
+    return mma_accumulator(M, N, num_warpgroups, split=op.split, paired=paired)

@@ -41,49 +41,12 @@ from tiledsl.ws.analysis import smem_of_load
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
+from tiledsl.ws.flow_parts import FlowDot
+from tiledsl.ws.flow_parts import StagedOperand
+from tiledsl.ws.paired import pair_rows
 
 STREAMED_ELEMENTS = 2048
 """A block that only tile math reads comes through a channel from so many elements on."""
-
-
-@dataclass(frozen=True)
-class StagedOperand:
-    """A computed operand that the consumers write to shared memory for its dot.
-
-    side: 0 for a, 1 for b. source: the tile that is written, as `smem` says. is_transposed: the dot
-    reads its transpose. key: of the buffer.
-    """
-
-    side: int
-    source: Value
-    is_transposed: bool
-    smem: SmemType
-    key: int
-
-
-@dataclass(frozen=True)
-class FlowDot:
-    """A dot of a flow loop.
-
-    zero_acc: it starts from zeros. loads: operand loads that it reads. register_a: its left operand
-    is a register tile. staged: operands that are written to shared memory first. bounds: of loads
-    whose last rows are cleared first.
-    """
-
-    dot: Dot
-    zero_acc: bool
-    loads: tuple[OperandLoad, ...]
-    register_a: bool
-    staged: tuple[StagedOperand, ...] = ()
-    bounds: tuple[Bound, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """The register tiles and scalars that it needs before it starts."""
-        left = (self.dot.a,) if self.register_a else ()
-        acc = () if self.zero_acc else (self.dot.acc,)
-        scalars = [v for b in self.bounds for v in b.scalars]
-        return (*left, *(s.source for s in self.staged), *acc, *scalars)
 
 
 @dataclass(frozen=True)
@@ -121,7 +84,7 @@ class Flow:
 
     def channel_key(self, group: tuple[OperandLoad, ...]) -> tuple[object, ...]:
         """Equal for groups of sibling loops that can share one aref."""
-        return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze) for o in group)
+        return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze, o.smem.paired) for o in group)
 
 
 def analyze_flow(graph: TileGraph) -> Flow:
@@ -177,6 +140,7 @@ def _flow_loop(
     for item in _streamed(graph, loop, written, dots):
         inner.setdefault(item.op.id, item)
     covered = {b.select.id for d in dots for b in d.bounds}
+    dots = pair_rows(graph, loop, dots, inner)
     math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op, covered))
     return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
 

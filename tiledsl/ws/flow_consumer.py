@@ -11,6 +11,7 @@ from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.layout import mma_operand_8bit
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -21,6 +22,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Max
@@ -34,6 +36,8 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
+from tiledsl.ir.ops.tile import ConvertLayout
+from tiledsl.ir.ops.tile import Reshape
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import TileType
@@ -44,6 +48,7 @@ from tiledsl.ws.flow_operands import FlowOperands
 from tiledsl.ws.flow_operands import Iteration
 from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import Step
+from tiledsl.ws.paired import regrouped
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
@@ -76,6 +81,9 @@ class FlowConsumerBuilder(FlowOperands):
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
         self.math = frozenset(i for f in flow.loops for i in f.math)
+        rounded = [d.rounded for f in flow.loops for d in f.dots if d.rounded is not None]
+        self.rounded = frozenset(r.cast for r in rounded)
+        self.regrouped = frozenset(i for r in rounded for i in r.sums)
 
     # ------------------------------------------------------------------ program level
     def build_flow(self, graph: TileGraph) -> None:
@@ -110,7 +118,22 @@ class FlowConsumerBuilder(FlowOperands):
             self.flow_loop(self.by_loop[op.id])
             self.release_outer(op, late=None)
             return
+        if op.id in self.rounded and isinstance(op, Cast):
+            self.round_operand(op)
+            return
+        if op.id in self.regrouped and isinstance(op, Reshape) and (shape := regrouped(op)):
+            self.map[op.result] = self.b.value(Reshape(self.get(op.a), shape), op.result.name)
+            return
         super().clone(op)
+
+    def round_operand(self, op: Cast) -> None:
+        """A left operand of 8-bit elements from paired columns: its registers are renamed first."""
+        value = self.get(op.a)
+        assert isinstance(value.type, TileType)
+        M, K = value.type.shape
+        layout = mma_operand_8bit(M, K, self.plan.num_consumers)
+        moved = self.b.value(ConvertLayout(value, layout), value.name)
+        self.map[op.result] = self.b.value(Cast(moved, op.dtype), op.result.name)
 
     def own_row(self, op: OwnRow) -> Value:
         """First or last row of this warpgroup's part of a tile."""
@@ -453,7 +476,7 @@ class FlowConsumerBuilder(FlowOperands):
             keep = self.b.value(Constant(0, int1))
         else:
             acc, keep = self.get(dot.acc), None
-        if isinstance(a.type, TileType) and a.type.dtype.bits == 8:
+        if isinstance(a.type, TileType) and a.type.dtype.bits == 8 and found.rounded is None:
             a = self.b.value(mma.Spread(a), a.name)
         if self.waits_for_turn:
             self.enter_order()

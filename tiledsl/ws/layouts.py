@@ -263,6 +263,8 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for op in ops:
         if isinstance(op, mma.Issue) and _is_tile(op.a):
             groups.offer(op.a, register_operand_layout(op, num_warps // 4))
+        elif isinstance(op, tile.ConvertLayout):
+            groups.offer(op.result, op.layout)
     open_links = [link for op in ops for link in links(op)]
     _propagate(open_links, groups)
     _offer_reads(ops, groups, num_warps)

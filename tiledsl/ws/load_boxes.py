@@ -7,6 +7,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensor_type
@@ -22,10 +23,12 @@ def box_coords(
     box: int,
     rank: Value | None,
     rows: int,
+    half: int = 0,
 ) -> tuple[Value, ...]:
     """Element coordinates of one box of a load, innermost first.
 
     offsets: of the load. rank: of the CTA, where it takes `rows` rows of each box for its cluster.
+    half: of a box with paired rows.
     """
     t = tensor_type(load.tensor, "load")
     assert t.inner_dim is not None
@@ -36,5 +39,8 @@ def box_coords(
             at = b.value(Add(at, b.value(Constant(box * payload.box_elems, int32))))
         elif d != t.inner_dim and d not in load.squeeze and rank is not None:
             at = b.value(Add(at, b.value(Mul(rank, b.value(Constant(rows, int32))))))
+        if payload.paired and d != t.inner_dim and d not in load.squeeze:
+            coords.append(b.value(Constant(2 * half, int32)))
+            at = b.value(FloorDiv(at, b.value(Constant(4, int32))))
         coords.append(at)
     return tuple(coords)

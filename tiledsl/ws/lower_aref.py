@@ -11,6 +11,7 @@ Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import cast
 
 from tiledsl.dtypes import float32
@@ -306,6 +307,10 @@ class Lowering:
         box = tuple(
             payload.box_elems if d == t.inner_dim else (1 if d in squeeze else rows) for d in dims
         )
+        if payload.paired:
+            at = next(i for i, d in enumerate(dims) if d != t.inner_dim and d not in squeeze)
+            dims = (*dims[: at + 1], *dims[at:])
+            box = (*box[:at], 2, rows // 4, *box[at + 1 :])
         op = tma.TensorMap(tensor, dims, box, payload.swizzle_bytes, self.plan.l2_promotion_bytes)
         value = self.b.value(op, f"{tensor.name}_map")
         self.maps.append(value)
@@ -445,8 +450,10 @@ class Lowering:
         rows = payload.box_rows // size
         rank = b.value(ClusterRank(), "rank") if size > 1 else None
         mask = b.value(Constant((1 << size) - 1, int32)) if size > 1 else None
-        for box in range(payload.num_boxes):
-            coords = box_coords(b, load, load.offsets, payload, box, rank, rows)
+        halves = (0, 1) if payload.paired else (0,)
+        for box, half in product(range(payload.num_boxes), halves):
+            coords = box_coords(b, load, load.offsets, payload, box, rank, rows, half)
+            first = box * payload.box_rows + half * (payload.box_rows // 2)
             b.add(
                 tma.Load(
                     ring.maps[index],
@@ -456,7 +463,7 @@ class Lowering:
                     coords,
                     mask,
                     rank,
-                    offset_bytes=box * payload.box_rows * payload.swizzle_bytes,
+                    offset_bytes=first * payload.swizzle_bytes,
                     part_bytes=rows * payload.swizzle_bytes if size > 1 else 0,
                     cache_hint=ring.hints[index] if ring.hints else "",
                 )

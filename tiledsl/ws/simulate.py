@@ -397,6 +397,14 @@ def fill(op: tma.Load, state: SlotState, tensor: Array, coords: list[int], part:
     at = [row] * len(made.shape)
     at[made.major] = box * made.box_elems
     block = np.reshape(block, sizes)
+    if made.paired:  # rows 0 and 1, or 2 and 3, of every four
+        half = op.offset_bytes // (made.box_rows // 2 * made.swizzle_bytes) % 2
+        own = np.arange(made.box_rows) % 4 // 2 == half
+        data, block = (np.moveaxis(x, made.major, 1) for x in (state.data, block))
+        first = box * made.box_elems
+        wide = min(block.shape[1], data.shape[1] - first)
+        data[own, first : first + wide] = block[own, :wide]
+        return
     room = [min(n, m - a) for n, m, a in zip(sizes, made.shape, at, strict=True)]
     inside = tuple(slice(0, n) for n in room)
     state.data[tuple(slice(a, a + n) for a, n in zip(at, room, strict=True))] = block[inside]
@@ -414,8 +422,9 @@ def _box(v: Value, coords: list[int]) -> tuple[list[int], list[int]]:
     type_ = op.tensor.type
     assert isinstance(type_, TensorType)
     starts, shape = [0] * type_.rank, [1] * type_.rank
-    for dim, extent, at in zip(op.dims, op.box, coords, strict=True):
-        starts[dim], shape[dim] = at, extent
+    for i, (dim, extent, at) in enumerate(zip(op.dims, op.box, coords, strict=True)):
+        per = 4 if dim in op.dims[:i] else 1  # the fours of a dimension that stands twice
+        starts[dim], shape[dim] = at * per, extent * per
     return starts, shape
 
 

@@ -15,6 +15,7 @@ from tiledsl.codegen.registry import overwrites
 from tiledsl.codegen.watch import number
 from tiledsl.codegen.wgmma import wgmma_shape
 from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import mma_operand_8bit
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma as ops
@@ -102,7 +103,7 @@ def wait_ties(op: ops.Wait) -> tuple[Tie, ...]:
 @emits("mma.issue")
 def issue(op: ops.Issue, e: Emission) -> IssueContext:
     """`mma_128x192x64_bf16(acc_1, a_2, b_2, kb_1 != 0);`."""
-    f = _fragment(op.result)
+    f = _fragment(op.result, paired=smem_type(op.b, "mma").paired)
     left, right = (op.b, op.a) if op.swapped else (op.a, op.b)
     if f.row_dim != int(op.swapped):
         raise CodegenError(
@@ -138,8 +139,8 @@ def issue(op: ops.Issue, e: Emission) -> IssueContext:
     )
 
 
-def _fragment(value: Value) -> Fragment:
-    f = fragment_of(tile_type(value, "mma"))
+def _fragment(value: Value, *, paired: bool) -> Fragment:
+    f = fragment_of(tile_type(value, "mma"), paired=paired)
     if f is None:
         raise CodegenError(f"mma: {value.type} is no accumulator layout")
     return f
@@ -149,14 +150,24 @@ def _operand(value: Value, mn_dim: int, K_dim: int) -> Operand:
     """How an operand lies in its slot."""
     if isinstance(value.type, TileType):
         layout = value.type.layout
-        if layout is None or fragment_of(value.type) is None:
-            raise CodegenError(f"mma: register operand {value.type} is no accumulator layout")
+        if layout is None or not _is_left_operand(value):
+            raise CodegenError(f"mma: register operand {value.type} is no operand layout")
         return Operand(value.type.dtype, True, 64, layout.num_regs)
     t = smem_type(value, "mma")
     if t.swizzle_bytes != 128:
         raise CodegenError(f"mma: operand {t} is not 128-byte swizzled")
     is_K_major = t.major == K_dim
     return Operand(t.dtype, is_K_major, t.shape[mn_dim] if is_K_major else t.shape[K_dim])
+
+
+def _is_left_operand(value: Value) -> bool:
+    """Whether a register tile lies as wgmma reads it: 8-bit elements in fours, others in pairs."""
+    type_ = tile_type(value, "mma")
+    if type_.dtype.bits > 8 or isinstance(value.defining_op, ops.Spread):
+        return fragment_of(type_) is not None
+    assert type_.layout is not None
+    M, K = type_.shape
+    return type_.layout.same_places(mma_operand_8bit(M, K, type_.layout.num_warps // 4))
 
 
 def _from_K(operand: Operand, first: int) -> str:

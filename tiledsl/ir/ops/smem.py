@@ -66,7 +66,7 @@ class View(Op, opcode="smem.view", levels=LOWER):
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.a, "view")
         shape = tuple(t.shape[i] for i in self.order)
-        return (SmemType(shape, t.dtype, self.order.index(t.major), t.swizzle_bytes),)
+        return (SmemType(shape, t.dtype, self.order.index(t.major), t.swizzle_bytes, t.paired),)
 
 
 class Write(Op, opcode="smem.write", levels=LOWER, effect=Effect.WRITE):

@@ -22,8 +22,8 @@ MACHINE = Level.MACHINE
 class TensorMap(Op, opcode="tma.map", levels=MACHINE):
     """A kernel parameter that describes boxes of a tensor.
 
-    dims: dimensions of the tensor, innermost first. box: extents of one copy in that order,
-    elements.
+    dims: dimensions of the tensor, innermost first; one that stands twice is cut into fours, the
+    place within four first. box: extents of one copy in that order, elements.
     Ref: PTX ISA, tensor maps; CUDA driver API, cuTensorMapEncodeTiled.
     """
 

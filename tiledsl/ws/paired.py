@@ -1,0 +1,158 @@
+"""Right operands with paired rows, so that 8-bit weights reach the next dot without a shuffle.
+
+A lane holds pairs of columns of an accumulator, but of a left operand of 8-bit elements four
+columns side by side. Where a product is rounded to 8 bits and multiplied again (attention), the
+rows of its right operand are loaded in another order: the first two of every four to the first half
+of the slot, the others to the second half. Then a lane's two pairs are four columns side by side,
+and rounding them is all that is left to do. The tensor map cuts the rows into fours for this, so
+that their number must be a multiple of 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tiledsl.dtypes import float32
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Sub
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.ops.tile import Reshape
+from tiledsl.ir.ops.tile import Transpose
+from tiledsl.ir.specs import TMA_MAX_RANK
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import OperandLoad
+from tiledsl.ws.flow_parts import FlowDot
+from tiledsl.ws.flow_parts import Rounded
+from tiledsl.ws.free import FreeTiles
+from tiledsl.ws.free import is_elementwise
+
+
+def pair_rows(
+    graph: TileGraph, loop: For, dots: list[FlowDot], inner: dict[int, OperandLoad]
+) -> list[FlowDot]:
+    """The dots of a loop, and its loads in `inner`; rows are paired where that spares a shuffle."""
+    by_dot = {d.dot.id: d for d in dots}
+    rounded: dict[int, Rounded] = {}
+    for receiver in dots:
+        cast = receiver.dot.a.defining_op
+        if not receiver.register_a or not isinstance(cast, Cast) or not _rounds(graph, loop, cast):
+            continue
+        alike = _lies_alike(graph, loop, cast.a) or []
+        makers = [op for v in alike if isinstance(op := v.defining_op, Dot)]
+        source = by_dot.get(makers[0].id) if len(makers) == 1 else None
+        if source is None or not source.zero_acc:
+            continue
+        load = source.loads[-1]
+        if load.op.id in inner and _may_be_paired(graph, loop, source, load):
+            inner[load.op.id] = replace(load, smem=replace(load.smem, paired=True))
+            users = [u.op for v in alike for u in graph.users(v)]
+            sums = frozenset(op.id for op in users if isinstance(op, Reshape))
+            rounded[receiver.dot.id] = Rounded(cast.id, sums)
+    return [
+        replace(
+            d,
+            loads=tuple(inner.get(o.op.id, o) for o in d.loads),
+            rounded=rounded.get(d.dot.id),
+        )
+        for d in dots
+    ]
+
+
+def _rounds(graph: TileGraph, loop: For, cast: Cast) -> bool:
+    """Whether a cast of the loop rounds an f32 tile to 8-bit floats for one dot."""
+    source, made = cast.a.type, cast.result.type
+    assert isinstance(source, TileType)
+    assert isinstance(made, TileType)
+    here = cast.parent is loop.body and len(graph.users(cast.result)) == 1
+    return here and source.dtype == float32 and made.dtype.is_fp8
+
+
+def _lies_alike(graph: TileGraph, loop: For, start: Value) -> list[Value] | None:
+    """The tiles that elementwise math ties to one; None where they go beyond the iteration."""
+    seen, work = {start}, [start]
+    free = FreeTiles()
+    while work:
+        v = work.pop()
+        op = v.defining_op
+        if op is None or op.parent is not loop.body or isinstance(op, Load):
+            return None
+        ops = [op, *(u.op for u in graph.users(v))]
+        if any(v in o.operands and not _is_read(o, v) for o in ops[1:]):
+            return None
+        for other in ops:
+            if not is_elementwise(other):
+                continue
+            for w in (*other.operands, *other.results):
+                if w not in seen and _same_shape(w, v) and not free(w):
+                    seen.add(w)
+                    work.append(w)
+    return list(seen)
+
+
+def _is_read(op: Op, v: Value) -> bool:
+    """Whether an op uses a tile without a say in how it lies."""
+    if isinstance(op, Dot):
+        return v is op.a
+    is_sum = isinstance(op, Reshape) and regrouped(op) is not None
+    return is_elementwise(op) or isinstance(op, Reduce) or is_sum
+
+
+def regrouped(op: Reshape) -> tuple[int, ...] | None:
+    """The shape [M, N / 16, 4, 4] of a reshape to [M, N / 8, 4, 2], as pass defer-sums makes it.
+
+    Sums over the dimensions 1 and 3 then stay inside of a lane with paired columns, too.
+    """
+    match op.shape:
+        case (rows, blocks, 4, 2) if blocks % 2 == 0:
+            return (rows, blocks // 2, 4, 4)
+        case _:
+            return None
+
+
+def _same_shape(a: Value, b: Value) -> bool:
+    return (
+        isinstance(a.type, TileType)
+        and isinstance(b.type, TileType)
+        and a.type.shape == b.type.shape
+    )
+
+
+def _may_be_paired(graph: TileGraph, loop: For, source: FlowDot, load: OperandLoad) -> bool:
+    """Whether only this dot reads the tile, transposed, and its rows come in whole fours."""
+    transposed = source.dot.b.defining_op
+    if not isinstance(transposed, Transpose) or transposed.a is not load.op.result or source.bounds:
+        return False
+    readers = [u.op for u in graph.users(load.op.result)]
+    if readers != [transposed] or [u.op for u in graph.users(transposed.result)] != [source.dot]:
+        return False
+    t = tensor_type(load.op.tensor, "load")
+    outer = [d for d in range(t.rank) if d != t.inner_dim]
+    rows = [d for d in outer if d not in load.op.squeeze]
+    if t.rank >= TMA_MAX_RANK or load.smem.major != 1 or rows != outer[-1:]:
+        return False
+    in_fours = load.op.tensor.name in graph.facts.get("fours", ())
+    return in_fours and load.smem.shape[0] % 32 == 0 and _by_four(load.op.offsets[rows[0]], loop)
+
+
+def _by_four(v: Value, loop: For) -> bool:
+    """Whether an offset is a multiple of 4 for certain."""
+    if v is loop.iv:
+        return _by_four(loop.lower, loop) and _by_four(loop.step, loop)
+    op = v.defining_op
+    if isinstance(op, Constant):
+        return isinstance(op.value, int) and op.value % 4 == 0
+    if isinstance(op, Add | Sub):
+        return _by_four(op.a, loop) and _by_four(op.b, loop)
+    if isinstance(op, Mul):
+        return _by_four(op.a, loop) or _by_four(op.b, loop)
+    return False

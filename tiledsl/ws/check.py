@@ -19,10 +19,12 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
+from tiledsl.ws.check_empty import is_empty
 from tiledsl.ws.check_points import ENOUGH_TRIPS
 from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import launch_points
 from tiledsl.ws.check_points import more_points
+from tiledsl.ws.check_points import place
 from tiledsl.ws.check_points import steady_lines
 from tiledsl.ws.check_points import trips_seen
 from tiledsl.ws.check_program import LaunchPoint
@@ -72,13 +74,15 @@ class Obligation:
 class Certificate:
     """The obligations of one kernel.
 
-    points: launches run; steady: loops and the iteration from which their state repeats.
+    points: launches run; steady: loops and the iteration from which their state repeats; empty:
+    loops that never run.
     """
 
     obligations: list[Obligation] = field(default_factory=list[Obligation])
     points: int = 0
     seconds: float = 0.0
     steady: list[str] = field(default_factory=list[str])
+    empty: list[str] = field(default_factory=list[str])
 
     @property
     def proved(self) -> bool:
@@ -138,7 +142,7 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
     if isinstance(steady, Fault):
         raise steady
     _reach(code, cluster_size, reached, made)
-    made.steady = steady
+    made.steady = steady + made.empty
     _record(made, code, None)
 
 
@@ -192,6 +196,10 @@ def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certifi
             continue
         if branch is not None and (branch.parent in dead or never_runs(region, reached)):
             dead.add(region)
+            continue
+        if isinstance(branch, For) and is_empty(branch):
+            dead.add(region)
+            made.empty.append(f"{place(branch)}: no trips, its bounds cross in every launch")
             continue
         if not isinstance(branch, If):
             raise Fault("liveness", "no launch was found that reaches this loop", branch)

@@ -256,11 +256,16 @@ def trips_seen(runs: list[PointRun]) -> dict[Op, tuple[int, int]]:
     return best
 
 
+def place(op: Op) -> str:
+    """A loop, for people."""
+    return f"{op.opcode} at {op.loc.short}" if op.loc else f"{op.opcode} over tiles"
+
+
 def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
     """What to report of the loops of several runs, or what is wrong with one that changes."""
     out: list[str] = []
     for op, (trips, first) in trips_seen(runs).items():
-        name = f"{op.opcode} at {op.loc.short}" if op.loc else f"{op.opcode} over tiles"
+        name = place(op)
         if first >= 0:
             out.append(f"{name}: from trip {first + 1} on each trip repeats the one before")
         elif trips < ENOUGH_TRIPS:

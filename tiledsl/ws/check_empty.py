@@ -1,0 +1,190 @@
+"""Loops that no launch enters, by their bounds alone.
+
+The part of a loop whose masks are known to be true is empty where a kernel's own masks leave
+nothing of it. That it is follows from comparing the terms of its bounds:
+`min(N - 127, m - 62) <= min(N, m) + 128`. Extents are at least 0, ids of programs too; integers do
+not wrap (docs/semantics.md).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.program import NumPrograms
+from tiledsl.ir.ops.program import ProgramId
+from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import WarpgroupIndex
+
+MAX_TERMS = 24
+"""Terms of a bound beyond which it stands for itself."""
+Atom = tuple[object, ...]
+Linear = tuple[int, tuple[tuple[Atom, int], ...]]
+"""A constant, and atoms with their factors, sorted."""
+
+
+def is_empty(loop: For) -> bool:
+    """Whether a loop that counts up has `upper <= lower` in every launch."""
+    step = loop.step.defining_op
+    if not isinstance(step, Constant) or not isinstance(step.value, int) or step.value <= 0:
+        return False
+    below = _Terms()
+    highs = below.at_most(loop.upper)
+    return all(
+        any(below.is_positive(_sum(low, high, -1)) for high in highs)
+        for low in below.at_least(loop.lower)
+    )
+
+
+class _Terms:
+    """Bounds of scalars as sums; an atom stands for the same scalar wherever it is computed."""
+
+    def __init__(self) -> None:
+        self.least: dict[Atom, int] = {}
+        self.most: dict[Atom, int] = {}
+        self._known: dict[tuple[Value, int], list[Linear]] = {}
+
+    def at_most(self, v: Value) -> list[Linear]:
+        """Sums none of which v exceeds."""
+        return self._bounds(v, 1)
+
+    def at_least(self, v: Value) -> list[Linear]:
+        """Sums the least of which v reaches."""
+        return self._bounds(v, -1)
+
+    def is_positive(self, x: Linear) -> bool:
+        """Whether a sum is at least 0, whatever its atoms are."""
+        total, atoms = x
+        for atom, factor in atoms:
+            limit = self.least if factor > 0 else self.most
+            if atom not in limit:
+                return False
+            total += factor * limit[atom]
+        return total >= 0
+
+    def _bounds(self, v: Value, sign: int) -> list[Linear]:
+        if (v, sign) not in self._known:
+            op = v.defining_op
+            found = self._of_op(v, op, sign) if op is not None else []
+            self._known[v, sign] = found if 0 < len(found) <= MAX_TERMS else [self._atom(v)]
+        return self._known[v, sign]
+
+    def _of_op(self, v: Value, op: Op, sign: int) -> list[Linear]:
+        name = op.opcode.partition(".")[2]
+        match name, op.operands:
+            case "constant", _ if isinstance(op, Constant) and isinstance(op.value, int):
+                return [(int(op.value), ())]
+            case "cast", (a,):
+                return self._bounds(a, sign)
+            case "add", (a, b):
+                pairs = product(self._bounds(a, sign), self._bounds(b, sign))
+                return [_sum(x, y) for x, y in pairs]
+            case "sub", (a, b):
+                return self._difference(a, b, sign)
+            case "neg", (a,):
+                exact = self._exact(a)
+                return [] if exact is None else [_times(exact, -1)]
+            case "mul", (a, b):
+                return self._scaled(a, b, sign)
+            case "floordiv", (a, b):
+                return self._divided(a, b)
+            case "min", (a, b):
+                return self._bounds(a, sign) + self._bounds(b, sign)
+            case "max", (a, b):
+                return self._larger(a, b, sign)
+            case _:
+                return [self._atom(v)]
+
+    def _difference(self, a: Value, b: Value, sign: int) -> list[Linear]:
+        """b must be one sum: the least of several is no bound from the other side."""
+        exact = self._exact(b)
+        return [] if exact is None else [_sum(x, exact, -1) for x in self._bounds(a, sign)]
+
+    def _scaled(self, a: Value, b: Value, sign: int) -> list[Linear]:
+        for x, y in ((a, b), (b, a)):
+            factor = self._exact(y)
+            if factor is None or factor[1]:
+                continue
+            if factor[0] >= 0:
+                return [_times(t, factor[0]) for t in self._bounds(x, sign)]
+            exact = self._exact(x)
+            return [] if exact is None else [_times(exact, factor[0])]
+        return []
+
+    def _divided(self, a: Value, b: Value) -> list[Linear]:
+        """Exact quotients only."""
+        x, y = self._exact(a), self._exact(b)
+        if x is None or y is None or y[1] or y[0] <= 0:
+            return []
+        parts = (x[0], *(factor for _, factor in x[1]))
+        if any(p % y[0] for p in parts):
+            return []
+        return [(x[0] // y[0], tuple((atom, factor // y[0]) for atom, factor in x[1]))]
+
+    def _larger(self, a: Value, b: Value, sign: int) -> list[Linear]:
+        """The one that is never below the other, if there is one; from below either will do."""
+        for x, y in ((a, b), (b, a)):
+            least = self.at_least(x)
+            if all(
+                any(self.is_positive(_sum(low, high, -1)) for high in self.at_most(y))
+                for low in least
+            ):
+                return self._bounds(x, sign)
+        return self._bounds(a, sign) if sign < 0 else []
+
+    def _exact(self, v: Value) -> Linear | None:
+        """The sum that v is; None where it is the least of several."""
+        found = self._bounds(v, 1)
+        return found[0] if len(found) == 1 and found == self._bounds(v, -1) else None
+
+    def _atom(self, v: Value) -> Linear:
+        """A scalar that is not taken apart."""
+        atom = self._name(v)
+        return 0, ((atom, 1),)
+
+    def _name(self, v: Value) -> Atom:
+        """The same for clones of a scalar, with what is known of it."""
+        match v.defining_op:
+            case Shape() as op:
+                atom: Atom = ("extent", op.tensor.id, op.dim)
+                self.least[atom] = 0
+            case ProgramId() as op:
+                atom = ("program", op.axis)
+                self.least[atom] = 0
+            case TileToProgram() as op:
+                atom = ("program of", op.tile.id, v.index)
+                self.least[atom] = 0
+            case NumPrograms() as op:
+                atom = ("programs", op.axis)
+                self.least[atom] = 1
+            case WarpgroupIndex() as op:
+                atom = ("warpgroup",)
+                self.least[atom], self.most[atom] = 0, _role_of(op).num_warpgroups - 1
+            case _:
+                atom = ("value", v.id)
+        return atom
+
+
+def _role_of(op: Op) -> Role:
+    while not isinstance(op, Role):
+        assert op.parent is not None
+        assert op.parent.parent is not None
+        op = op.parent.parent
+    return op
+
+
+def _sum(a: Linear, b: Linear, factor: int = 1) -> Linear:
+    total = dict(a[1])
+    for atom, f in b[1]:
+        total[atom] = total.get(atom, 0) + factor * f
+    atoms = sorted((x for x in total.items() if x[1]), key=lambda x: repr(x[0]))
+    return a[0] + factor * b[0], tuple(atoms)
+
+
+def _times(a: Linear, factor: int) -> Linear:
+    return a[0] * factor, tuple((atom, f * factor) for atom, f in a[1] if f * factor)

@@ -5,10 +5,19 @@ One list for the emulation, NVRTC and the GPU.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import tiledsl as triton
 import tiledsl.language as tl
+from tiledsl.compiler import Kernel
+from tiledsl.compiler import Request
+from tiledsl.compiler import modules
+from tiledsl.ir.specs import Spec
+from tiledsl.runtime.signature import signature
+from tiledsl.ws.overrides import Overrides
+from tiledsl.ws.select import Launch
 
 
 @triton.jit
@@ -98,7 +107,7 @@ def seeded(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> t
 def gathered_args(
     M: int, N: int, K: int, tile: tuple[int, int, int], *, total: int = 0, device: str = "cpu",
     dtype: torch.dtype = torch.bfloat16, pad: int = 0,
-) -> list[object]:  # fmt: skip
+) -> list[Any]:  # fmt: skip
     """Arguments of `gathered_matmul`; rows of A that no index names hold NaN."""
     total = total or 2 * M + 3
     a = torch.full((total, K + pad), float("nan")).to(dtype)
@@ -109,7 +118,7 @@ def gathered_args(
     return [*tensors, M, N, K, K + pad, N, N, *tile]
 
 
-def gathered_want(args: list[object]) -> torch.Tensor:
+def gathered_want(args: list[Any]) -> torch.Tensor:
     """What `gathered_matmul` computes, in f32."""
     a, rows, b, _, _, _, K, *_ = args
     return a[rows.long(), :K].float() @ b.float()
@@ -117,7 +126,7 @@ def gathered_want(args: list[object]) -> torch.Tensor:
 
 def paged_args(
     requests: int, heads: int, D: int, page: int, length: int, *, device: str = "cpu"
-) -> list[object]:
+) -> list[Any]:
     """Arguments of `paged_decode`: the pages of a request lie anywhere."""
     pages = -(-length // page)
     table = torch.randperm(requests * pages + 3, generator=torch.Generator().manual_seed(length))
@@ -130,7 +139,7 @@ def paged_args(
     return [*tensors, length, D**-0.5, page * D, D, pages, heads, D, page]
 
 
-def paged_want(args: list[object]) -> torch.Tensor:
+def paged_want(args: list[Any]) -> torch.Tensor:
     """What `paged_decode` computes, in f32."""
     q, k, v, table, _, length, scale, *_ = args
     keys = k[table.long()].flatten(1, 2)[:, :length].float()
@@ -141,13 +150,31 @@ def paged_want(args: list[object]) -> torch.Tensor:
 def strided_args(
     M: int, N: int, K: int, tile: tuple[int, int, int], *, device: str = "cpu",
     dtype: torch.dtype = torch.bfloat16,
-) -> list[object]:  # fmt: skip
+) -> list[Any]:  # fmt: skip
     """Arguments of `strided_matmul` with rows of K elements."""
     a, b = seeded(M, K, dtype=dtype), seeded(N, K, dtype=dtype, seed=1)
     c = torch.full((M, N), -7777.0).to(torch.float32 if dtype.is_floating_point else torch.int32)
     return [*(t.to(device) for t in (a, b, c)), M, N, K, K, K, N, *tile]
 
 
-def strided_want(args: list[object]) -> torch.Tensor:
+def strided_want(args: list[Any]) -> torch.Tensor:
     """What `strided_matmul` computes, in f32."""
     return args[0].float() @ args[1].float().T
+
+
+def ring_kernel(
+    kernel: Any, args: list[Any], *, num_warps: int | None = None, **overrides: Any
+) -> tuple[Kernel, dict[str, Any]]:
+    """The single-role kernel for arguments in order, and the run-time ones by name."""
+    names = kernel.description.names
+    constexprs = {p.name for p in kernel.description.parameters if p.is_constexpr}
+    given = dict(zip(names, args, strict=True))
+    runtime = {n: v for n, v in given.items() if n not in constexprs}
+    constants = {n: v for n, v in given.items() if n in constexprs}
+    found, _ = signature(runtime, pointers=names)
+    specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
+    request = Request(
+        kernel.fn, specs, constants, Launch(runtime, lambda _: (32, 32, 1)),
+        Overrides(warp_specialize=False, **overrides), num_warps,
+    )  # fmt: skip
+    return list(modules(request))[-1], runtime

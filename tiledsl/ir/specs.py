@@ -57,8 +57,8 @@ class TensorSpec:
 class ScalarSpec:
     """A scalar argument passed by value as `dtype`.
 
-    divisible: of an integer, the largest of 16, 8, 4 and 1 that divides its value. one: whether it
-    is 1.
+    divisible: of an integer, the largest of 16, 8, 4, 2 and 1 that divides its value. one: whether
+    it is 1.
     """
 
     dtype: DType

@@ -48,8 +48,8 @@ FROM_TORCH: dict[torch.dtype, DType] = {
 TO_TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in FROM_TORCH.items()}
 
 # What is said of an integer's divisors, by its low four bits: whole vectors of 16 bytes of any
-# dtype, of 2-byte and of 4-byte elements.
-_DIVISORS = tuple(next(d for d in (16, 8, 4, 1) if low % d == 0) for low in range(16))
+# dtype, of 2-byte and of 4-byte elements, and words of 2-byte elements.
+_DIVISORS = tuple(next(d for d in (16, 8, 4, 2, 1) if low % d == 0) for low in range(16))
 _I32 = tuple(ScalarSpec(dtypes.int32, n) for n in _DIVISORS)
 _I64 = tuple(ScalarSpec(dtypes.int64, n) for n in _DIVISORS)
 _U64 = tuple(ScalarSpec(dtypes.uint64, n) for n in _DIVISORS)

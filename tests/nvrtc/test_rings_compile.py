@@ -1,0 +1,43 @@
+"""Kernels with rings: nothing spills, no wgmma waits for the one before it, copies are as wide as they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import paged_args
+from tests.ring_kernels import paged_decode
+from tests.ring_kernels import ring_kernel
+from tests.ring_kernels import strided_args
+from tests.ring_kernels import strided_matmul
+from tiledsl.runtime.cache import KERNELS
+from tiledsl.runtime.nvrtc import ptx_of
+from tiledsl.target import HOPPER
+
+pytestmark = pytest.mark.nvrtc
+
+WIDE = "cp.async.cg.shared.global"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "copy"),
+    [
+        (gathered_matmul, gathered_args(64, 64, 64, (128, 128, 64)), WIDE),
+        (gathered_matmul, gathered_args(64, 64, 64, (128, 256, 64)), WIDE),
+        (paged_decode, paged_args(1, 16, 128, 64, 10), WIDE),
+        (paged_decode, paged_args(1, 64, 128, 64, 10), WIDE),
+        (strided_matmul, strided_args(8, 8, 100, (128, 128, 64)), "cp.async.ca.shared.global"),
+    ],
+    ids=["rows128", "rows256", "pages16", "pages64", "strides"],
+)
+def test_log_is_clean(kernel: Any, args: list[Any], copy: str) -> None:
+    made, _ = ring_kernel(kernel, args)
+    compiled = KERNELS.get(made.module, HOPPER, options=())
+    assert not compiled.serialized
+    assert not compiled.spill_bytes
+    ptx = ptx_of(made.module)
+    assert f"{copy} " in ptx
+    assert (WIDE in ptx) == (copy == WIDE)

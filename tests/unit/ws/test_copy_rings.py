@@ -1,0 +1,84 @@
+"""What the report says of loads through rings: which, how wide, how deep, and why others stay."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import paged_args
+from tests.ring_kernels import paged_decode
+from tests.ring_kernels import ring_kernel
+from tests.ring_kernels import strided_args
+from tests.ring_kernels import strided_matmul
+from tiledsl.compiler import Kernel
+from tiledsl.errors import ScheduleError
+
+
+def lines(made: Kernel) -> list[str]:
+    """Notes on copies, without the names of files and lines."""
+    notes = [re.sub(r"^\S+: ", "", n) for n in made.notes]
+    return [n for n in notes if "cop" in n or "cp.async" in n]
+
+
+def meta(args: list[Any]) -> list[Any]:
+    return [a.to("meta") if isinstance(a, torch.Tensor) else a for a in args]
+
+
+def test_gathered_rows() -> None:
+    made, _ = ring_kernel(gathered_matmul, gathered_args(256, 256, 256, (128, 128, 64)))
+    assert lines(made) == [
+        "a through cp.async, 16 bytes at once, 4 slots of 16384 bytes, read by the tensor core",
+        "b through cp.async, 16 bytes at once, 4 slots of 16384 bytes, read by the tensor core",
+        "copies 2 iterations ahead, one product in flight",
+    ]
+    assert made.plan.describe() == "single role, 8 warps, stages 4"
+
+
+def test_pages() -> None:
+    made, _ = ring_kernel(paged_decode, paged_args(1, 16, 128, 64, 100))
+    assert lines(made) == [
+        "k through cp.async, 16 bytes at once, 4 slots of 16384 bytes, read by the tensor core",
+        "v through cp.async, 16 bytes at once, 4 slots of 16384 bytes, read by the tensor core",
+        "copies 3 iterations ahead, the indexes in their addresses one more",
+    ]
+
+
+def test_odd_strides_stay() -> None:
+    made, _ = ring_kernel(strided_matmul, strided_args(64, 64, 97, (64, 64, 32)))
+    reason = (
+        "is not copied ahead of its iteration: 2 bytes side by side are aligned, a copy takes 4"
+    )
+    assert lines(made) == [f"a {reason}", f"b {reason}"]
+
+
+def test_as_deep_as_shared_memory_is() -> None:
+    args = gathered_args(256, 256, 512, (128, 256, 64))
+    made, _ = ring_kernel(gathered_matmul, args, num_stages=8)
+    assert [n for n in made.notes if n.startswith("no rings")] == [
+        f"no rings of {depth} slots: {depth * 49152} bytes of shared memory, 232448 are there"
+        for depth in (8, 7, 6, 5)
+    ]
+    assert made.smem.end_bytes == 4 * 49152
+
+
+def test_rings_are_preferred_to_roles() -> None:
+    """Where the threads copy all that the loop loads, a producer would have nothing to do."""
+    args = meta(gathered_args(256, 256, 256, (128, 128, 64)))
+    report = gathered_matmul.report(*args, grid=(2, 2))
+    assert "warp_specialize: threads copy what the loop loads" in report
+    assert "has no ring" not in gathered_matmul.report(*args, grid=(2, 2), num_stages=3)
+    report = strided_matmul.report(*meta(strided_args(256, 256, 97, (128, 128, 64))), grid=(2, 2))
+    assert "consumers" in report
+    assert "a is not copied ahead of its iteration: 2 bytes side by side are aligned" in report
+
+
+def test_roles_that_are_asked_for() -> None:
+    args = meta(gathered_args(256, 256, 256, (128, 128, 64)))
+    assert "2 consumers" in gathered_matmul.report(*args, grid=(2, 2), num_consumers=2)
+    with pytest.raises(ScheduleError):
+        gathered_matmul.report(*args, grid=(2, 2), swap_operands=True)

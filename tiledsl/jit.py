@@ -49,6 +49,8 @@ from tiledsl.runtime.handle import Handle
 from tiledsl.runtime.handle import interpreted_handle
 from tiledsl.runtime.interop import adopted
 from tiledsl.runtime.interop import check_outputs
+from tiledsl.runtime.lists import alike
+from tiledsl.runtime.lists import expanded
 from tiledsl.runtime.programs import PROGRAMS
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
@@ -78,6 +80,7 @@ class JitFunction(Inspected):
         self.description = signature_of(fn)
         self.arg_names = list(self.description.names)
         names = self.description.names
+        self._lists = {p.name for p in self.description.parameters if p.annotation == "tensors"}
         self._plain = frozenset(names[p] if isinstance(p, int) else p for p in do_not_specialize)
         self._pointers = frozenset(
             p.name for p in self.description.parameters if p.annotation != "tensor"
@@ -170,9 +173,10 @@ class JitFunction(Inspected):
             self._check_asserts(call, sig, grid, program.chosen)
         check_outputs(call.runtime, program.stored, self._pointers)
         self._watch_precision(sig)
-        guard = self._guard(call, sig)
         constants = {**call.constants, **program.chosen}
-        if program.module.is_debug or any(kind == "other" for _, kind in guard.shape.kinds):
+        guard = None if self._lists else self._guard(call, sig)
+        debug = program.module.is_debug
+        if debug or guard is None or any(kind == "other" for _, kind in guard.shape.kinds):
             user = normalize_grid(grid, constants, call.runtime)
             stream = driver.raw_stream()(device.index)
             program.launcher.launch(call.runtime, user, device.index, stream)
@@ -243,6 +247,7 @@ class JitFunction(Inspected):
     # ------------------------------------------------------------------ calls
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = bind_call(self.fn.__name__, self._signature_of_fn, self._constexprs, args, kwargs)
+        call = expanded(call, self._lists)
         for name, value in call.runtime.items():
             if hasattr(value, "__dlpack__"):
                 call.runtime[name] = adopted(name, value)
@@ -252,6 +257,8 @@ class JitFunction(Inspected):
         sig, device = signature(
             call.runtime, pointers=self._pointers, plain=self._plain, factors=self._factors
         )
+        for name in sorted(self._lists):
+            sig = alike(sig, name, call.runtime)
         for name, spec in zip(sig.names, sig.specs, strict=True):
             if isinstance(spec, ScalarSpec) and name not in self._pointers:
                 got = type(call.runtime[name]).__name__

@@ -40,6 +40,7 @@ from examples import epilogue  # noqa: E402
 from examples import fp8_attention  # noqa: E402
 from examples import fp8_matmul  # noqa: E402
 from examples import fused_epilogues  # noqa: E402
+from examples import grouped_list  # noqa: E402
 from examples import grouped_matmul  # noqa: E402
 from examples import weight_only  # noqa: E402
 from examples.matmul import matmul  # noqa: E402
@@ -233,6 +234,11 @@ def grouped(groups: int, rows: int, n: int, k: int) -> Case:
     def grouped_mm(t: Tensors) -> torch.Tensor:
         return torch._grouped_mm(t["a"], t["w"], offs=t["offsets"][1:])
 
+    def lists(t: Tensors) -> tuple[Any, ...]:
+        cut = list(zip(ends, ends[1:], strict=False))
+        a, c = ([t[x][i:j] for i, j in cut] for x in "ac")
+        return a, [t["w"][g] for g in range(groups)], c
+
     most = rows // grouped_matmul.ROWS + groups
     return Case(
         make,
@@ -243,12 +249,15 @@ def grouped(groups: int, rows: int, n: int, k: int) -> Case:
                 lambda meta: (most, tl.cdiv(n, meta["BN"])),
                 before=before,
             ),
+            "a list": Ours(
+                grouped_list.grouped_list, lists, grouped_list.grid_of([(s, n, k) for s in sizes])
+            ),
             "one product": Ours(matmul, lambda t: (t["a"], t["b"], t["c"]), tiles(rows, n), out=""),
         },
         {"_grouped_mm": grouped_mm},
         want,
         2.0 * rows * n * k,
-        [(OURS, "one product", 0.95), (OURS, "_grouped_mm", 1.0)],
+        [(OURS, "one product", 0.95), (OURS, "_grouped_mm", 1.0), ("a list", "one product", 0.95)],
         sweep={f"BN {bn} c{c}": {"BN": bn, "cluster": c} for bn in (128, 192, 256) for c in (1, 2)},
     )
 

@@ -13,6 +13,7 @@ from examples import block_scaled_matmul
 from examples import fp8_attention
 from examples import fp8_matmul
 from examples import fused_epilogues
+from examples import grouped_list
 from examples import grouped_matmul
 from examples import norm_matmul
 from examples import weight_only
@@ -158,3 +159,33 @@ def test_sums_in_half(options, dtype):
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 1296, 520), (1, 136, 80)], ids=str)
 def test_norms_before_a_product(kind, shape):
     assert norm_matmul.run(*shape, DEVICE, kind) <= 4e-3
+
+
+SIZES = {
+    "ragged": [(130, 136, 72), (0, 64, 64), (1, 200, 80), (70, 8, 264), (4096, 2048, 1024)],
+    "64": [(128 * (i % 5) + 8 * i, 1024, 512) for i in range(64)],
+    "one": [(1000, 520, 264)],
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_lists_of_problems(name):
+    assert grouped_list.run(SIZES[name], DEVICE) <= 4e-3
+
+
+def test_a_handle_of_a_list():
+    """Also in a graph: the tensor maps are parameters of the launch."""
+    shapes = SIZES["ragged"]
+    a, b = grouped_list.tensors(shapes, DEVICE)
+    c = [torch.full((m, n), float("nan"), device=DEVICE, dtype=a[0].dtype) for m, n, _ in shapes]
+    handle = grouped_list.grouped_list.bind(a, b, c, grid=grouped_list.grid_of(shapes))
+    handle()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        handle()
+    for z in c:
+        z.fill_(float("nan"))
+    graph.replay()
+    for x, y, z in zip(a, b, c, strict=True):
+        torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=2e-2, atol=0.3)

@@ -17,6 +17,7 @@ from tiledsl.codegen.module import ScalarParam
 from tiledsl.codegen.module import ShapeParam
 from tiledsl.codegen.module import StrideParam
 from tiledsl.codegen.module import TensorMapParam
+from tiledsl.errors import CodegenError
 
 BYTES_PER_LINE = 16
 C_TYPES = {
@@ -94,6 +95,8 @@ typedef struct {
 def c_arguments(module: KernelModule) -> dict[str, str]:
     """The C type of each argument, in the order of first use."""
     kinds: dict[str, str] = {}
+    if not all(p.name for p in module.params):
+        raise CodegenError("a kernel that takes a list of tensors has no C launcher")
     for param in module.params:
         match param:
             case TensorMapParam() if param.shape:

@@ -122,6 +122,7 @@ class Emission:
         self.names = Names()
         views: tuple[TensorView, ...] = tuple(graph.facts.get("views", ()))
         self.params = Params(graph.args, tuple(graph.facts["arg_names"]), self.names, views)
+        self.params.text = self.text
         self.variables = Variables(graph)
         self.functions = MmaFunctions()
         self.accesses = AccessFunctions()

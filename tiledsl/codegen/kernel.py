@@ -12,7 +12,7 @@ from tiledsl.codegen.module import LAUNCH_SLOTS
 from tiledsl.codegen.module import GridSpec
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.names import kernel_name
-from tiledsl.codegen.params import declaration
+from tiledsl.codegen.params import declarations
 from tiledsl.codegen.places import place_declarations
 from tiledsl.codegen.watch import watch_end
 from tiledsl.codegen.watch import watch_of
@@ -59,7 +59,7 @@ def emit_kernel(graph: TileGraph, target: Target = HOPPER) -> KernelModule:
         num_threads=emission.num_threads,
         min_blocks=int(graph.facts.get("min_blocks", 1)),
         cluster_size=emission.cluster_size,
-        params=", ".join(declaration(p) for p in params),
+        params=declarations(params),
         smem_bytes=smem_bytes,
         body=indent(
             "".join(f"{line}\n" for line in place_declarations(emission.place, is_role=False))

@@ -67,7 +67,7 @@ class TensorMapParam:
     swizzle_bytes: 0, 32, 64 or 128.
     l2_promotion_bytes: 0, 64, 128 or 256.
     shape, strides: where `arg` is a pointer, of the tensor it points to: numbers, or names of
-    integer arguments.
+    integer arguments. in_table: of one tensor of a list, which may be empty.
     """
 
     name: str
@@ -79,6 +79,7 @@ class TensorMapParam:
     l2_promotion_bytes: int = 256
     shape: tuple[int | str, ...] = ()
     strides: tuple[int | str, ...] = ()
+    in_table: bool = False
 
     @property
     def axes(self) -> tuple[tuple[int, int, int], ...]:

@@ -103,7 +103,13 @@ class Arguments:
         self._arrays: dict[str, GuardedArray] = {}
         self._args = args
         self._grid = user_grid
-        self._buffers = [_aligned(self._bytes(param)) for param in params]
+        parts: list[bytes] = []
+        for param in params:
+            if param.name:
+                parts.append(self._bytes(param))
+            else:
+                parts[-1] += self._bytes(param)  # of the table before it
+        self._buffers = [_aligned(part) for part in parts]
         addresses = [buffer.ctypes.data for buffer in self._buffers]
         self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
 
@@ -169,6 +175,8 @@ def tensor_map_bytes(
     Raises:
         LaunchError: TMA cannot describe the tensor.
     """
+    if 0 in shape and param.in_table:
+        return bytes(MAP_BYTES)
     facts = map_facts(param, address, shape, strides)
     rank = len(facts.extents)
     head = struct.pack(

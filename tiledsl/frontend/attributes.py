@@ -36,6 +36,7 @@ from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
 from tiledsl.ir.operands import is_sequence
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.tile import expand_dims
@@ -252,7 +253,12 @@ def lower_subscript(frame: Frame, node: ast.Subscript) -> object:
     if isinstance(node.slice, ast.Slice):
         bounds = _slice(frame, node.slice)
         return fold(lambda: base[bounds])
-    index = compile_time_int(evaluate(frame, node.slice), "a tuple's index")
+    given = evaluate(frame, node.slice)
+    tensors = [x for x in base if isinstance(x, Value) and isinstance(x.type, TensorType)]
+    if isinstance(given, Value) and tensors and len(tensors) == len(base):
+        same = len(tensors) == 1
+        return tensors[0] if same else frame.mark(node).value(Pick(given, tuple(tensors)))
+    index = compile_time_int(given, "a tuple's index")
     return fold(lambda: base[index])
 
 

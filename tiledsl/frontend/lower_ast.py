@@ -67,6 +67,8 @@ def lower_function(
     frame.variables.update(bound.constants)
     for name, type_ in bound.arguments:
         frame.variables[name] = _argument(session.builder, graph.body.add_arg(type_, name), specs)
+    for name, items in bound.lists.items():
+        frame.variables[name] = tuple(frame.variables.pop(item) for item in items)
     for name in bound.absent:
         frame.variables[name] = None
     for name in bound.ones:

@@ -15,10 +15,12 @@ from tiledsl.errors import SyntaxNotSupported
 from tiledsl.frontend.source import plain_function
 from tiledsl.frontend.source import source_of
 from tiledsl.ir.markers import Tensor
+from tiledsl.ir.markers import TensorList
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import unwrap
 
 ParameterKind = Literal["run-time", "constexpr"]
+Annotation = Literal["tensor", "tensors", "constexpr"] | DType | None
 
 
 class Missing:
@@ -35,14 +37,14 @@ MISSING = Missing()
 class Parameter:
     """One parameter.
 
-    annotation: "tensor", "constexpr", a dtype that fixes a scalar's type, or None for anything
-    else.
+    annotation: "tensor", "tensors", "constexpr", a dtype that fixes a scalar's type, or None for
+    anything else.
     default: `MISSING`, an `Auto`, or a Python value.
     """
 
     name: str
     kind: ParameterKind
-    annotation: Literal["tensor", "constexpr"] | DType | None
+    annotation: Annotation
     default: object = MISSING
 
     @property
@@ -96,11 +98,18 @@ def _signature_of(function: FunctionType) -> Signature:
     return Signature(function.__name__, tuple(parameters))
 
 
-def _annotation(given: object) -> Literal["tensor", "constexpr"] | DType | None:
+def item_name(name: str, number: int) -> str:
+    """The name of the argument that a tensor of a list is."""
+    return f"{name}_{number}"
+
+
+def _annotation(given: object) -> Annotation:
     if given is constexpr or isinstance(given, constexpr):
         return "constexpr"
     if given is Tensor:
         return "tensor"
+    if given is TensorList:
+        return "tensors"
     if isinstance(given, DType):
         return given
     if isinstance(given, str):
@@ -109,5 +118,5 @@ def _annotation(given: object) -> Literal["tensor", "constexpr"] | DType | None:
             return "constexpr"
         if last == "Tensor":
             return None if given.strip("'\" ").startswith("torch.") else "tensor"
-        return BY_USER_NAME.get(last)
+        return "tensors" if last == "TensorList" else BY_USER_NAME.get(last)
     return None

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
-from typing import Literal
 from typing import assert_never
 
 from tiledsl.dtypes import DType
@@ -14,8 +13,10 @@ from tiledsl.dtypes import pointer_to
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.hints import did_you_mean
 from tiledsl.frontend.signature import MISSING
+from tiledsl.frontend.signature import Annotation
 from tiledsl.frontend.signature import Parameter
 from tiledsl.frontend.signature import Signature
+from tiledsl.frontend.signature import item_name
 from tiledsl.frontend.signature import signature_of
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import unwrap
@@ -34,6 +35,7 @@ class Bound:
     """Arguments by the part they play: run-time ones with their types, constants, and None.
 
     divisors: what divides integers and addresses (bytes) for certain. ones: integers that are 1.
+    lists: the arguments of each list of tensors.
     """
 
     arguments: tuple[tuple[str, Type], ...]
@@ -41,6 +43,7 @@ class Bound:
     absent: tuple[str, ...]
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     ones: tuple[str, ...] = ()
+    lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 def bind(
@@ -51,14 +54,18 @@ def bind(
     Raises: TypeMismatch for missing and unknown names.
     """
     signature = signature_of(fn)
-    _check_names(signature, [*specs, *constexprs])
+    lists = {p.name: _items(p, specs) for p in signature.parameters if p.annotation == "tensors"}
+    items = {n for names in lists.values() for n in names}
+    _check_names(signature, [n for n in (*specs, *constexprs) if n not in items])
     arguments: list[tuple[str, Type]] = []
     constants: dict[str, object] = {}
     absent: list[str] = []
     divisors = {name: n for name, spec in specs.items() if (n := _divisor(spec)) > 1}
     for parameter in signature.parameters:
         name = parameter.name
-        if name in constexprs:
+        if name in lists:
+            arguments += [(n, t) for n in lists[name] if (t := argument_type(specs[n], "tensor"))]
+        elif name in constexprs:
             constants[name] = unwrap(constexprs[name])
         elif name not in specs:
             constants[name] = _default(signature, parameter)
@@ -72,7 +79,15 @@ def bind(
             else:
                 arguments.append((name, type_))
     ones = tuple(n for n, s in specs.items() if isinstance(s, ScalarSpec) and s.one)
-    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones)
+    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones, lists)
+
+
+def _items(parameter: Parameter, specs: Mapping[str, Spec]) -> tuple[str, ...]:
+    """Names of the tensors of a list."""
+    names: list[str] = []
+    while (name := item_name(parameter.name, len(names))) in specs:
+        names.append(name)
+    return tuple(names)
 
 
 def _divisor(spec: Spec) -> int:
@@ -116,9 +131,7 @@ def _default(signature: Signature, parameter: Parameter) -> object:
     return parameter.default
 
 
-def argument_type(
-    spec: Spec, annotation: Literal["tensor", "constexpr"] | DType | None = None
-) -> Type | None:
+def argument_type(spec: Spec, annotation: Annotation = None) -> Type | None:
     """The type of a run-time argument; None for an argument that is None.
 
     A tensor is a pointer unless the parameter is annotated `tl.Tensor`; a dtype as annotation fixes

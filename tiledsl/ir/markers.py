@@ -120,6 +120,17 @@ def unwrap(value: Any) -> Any:
     return value.value if isinstance(value, constexpr) else value
 
 
+class TensorList:
+    """Annotation of a kernel parameter that is a list of tensors of one rank and dtype.
+
+    In a kernel it is a tuple of them: `len(a)`, `a[0]`; an index that is known at run time only
+    picks one too, `a[i].load(...)`, `a[i].shape[0]`.
+    """
+
+    def __init__(self) -> None:
+        raise TileError("tl.TensorList is an annotation; pass a list of torch tensors to a kernel")
+
+
 class LanguageObject:
     """A compile-time object with members of its own in kernels, such as a block pointer."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tiledsl.language.names import *  # noqa: F403
 
 _SUBMODULES = ("extra", "math", "standard")
-_MARKERS = ("Auto", "PropagateNan", "Tensor", "auto", "constexpr", "tensor")
+_MARKERS = ("Auto", "PropagateNan", "Tensor", "TensorList", "auto", "constexpr", "tensor")
 
 globals().update(dtypes.BY_USER_NAME, dtype=dtypes.DType, cdiv=host_functions.cdiv)
 globals().update({name: getattr(markers, name) for name in _MARKERS})

@@ -25,6 +25,7 @@ from tiledsl.ir.host_functions import cdiv
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import PropagateNan
 from tiledsl.ir.markers import Tensor
+from tiledsl.ir.markers import TensorList
 from tiledsl.ir.markers import auto
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import tensor
@@ -146,6 +147,7 @@ __all__ = [
     "Auto",
     "PropagateNan",
     "Tensor",
+    "TensorList",
     "abs",
     "add",
     "advance",

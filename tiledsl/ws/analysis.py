@@ -24,9 +24,11 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.tile import Splat
@@ -159,10 +161,12 @@ def constant_value(value: Value) -> bool | int | float | None:
 def always_runs(loop: For) -> bool:
     """Whether a loop surely has an iteration: it ends at an extent of a tensor with a tensor map.
 
-    A tensor without elements has none.
+    A tensor without elements has none, but may be one of a list.
     """
     upper = loop.upper.defining_op
     if constant_value(loop.lower) != 0 or not isinstance(upper, Shape):
+        return False
+    if isinstance(upper.tensor.defining_op, Pick):
         return False
     return tensor_type(upper.tensor, "shape").tma
 
@@ -212,7 +216,7 @@ def analyze(graph: TileGraph) -> Analysis:
     out = Analysis()
     out.stores = graph.find(Store)
     dots: list[Dot] = graph.find(Dot)
-    written = {s.tensor for s in out.stores}
+    written = {t for s in out.stores for t in tensors_of(s.tensor)}
     if not dots:
         out.decline("warp_specialize", "the kernel has no dot")
         return out
@@ -313,10 +317,15 @@ def memory_hazard(graph: TileGraph) -> Load | None:
     stores: dict[Value, list[Store]] = {}
     position = {op.id: i for i, op in enumerate(graph.walk())}
     for store in graph.find(Store):
-        stores.setdefault(store.tensor, []).append(store)
+        for tensor in tensors_of(store.tensor):
+            stores.setdefault(tensor, []).append(store)
     for load in graph.find(Load):
-        for store in stores.get(load.tensor, []):
-            same = load.offsets == store.offsets and load.block_shape == store.block_shape
+        for store in [s for t in tensors_of(load.tensor) for s in stores.get(t, [])]:
+            same = (
+                load.tensor is store.tensor
+                and load.offsets == store.offsets
+                and load.block_shape == store.block_shape
+            )
             follows = load.parent is store.parent and position[load.id] < position[store.id]
             if not same or not follows:
                 return load
@@ -331,9 +340,11 @@ def overwritten_store(graph: TileGraph) -> Store | None:
     """
     before: dict[Value, list[Store]] = {}
     for store in graph.find(Store):
-        if any(not _exclude(store, other) for other in before.get(store.tensor, [])):
+        tensors = tensors_of(store.tensor)
+        if any(not _exclude(store, other) for t in tensors for other in before.get(t, [])):
             return store
-        before.setdefault(store.tensor, []).append(store)
+        for tensor in tensors:
+            before.setdefault(tensor, []).append(store)
         loops = [o for o in graph.enclosing(store) if isinstance(o, For | While)]
         if not all(_walks(graph, store, loop) for loop in loops):
             return store
@@ -358,7 +369,7 @@ def _exclude(a: Store, b: Store) -> bool:
 def _walks(graph: TileGraph, store: Store, loop: For | While) -> bool:
     """Whether the place of a store is made from what a loop around it changes."""
     known = tainted_values(graph, [a for region in loop.regions for a in region.args])
-    return any(v in known for v in store.offsets)
+    return any(v in known for v in (store.tensor, *store.offsets))
 
 
 def _dot_loop(
@@ -390,7 +401,7 @@ def _dot_loop(
             if reason:
                 out.decline("warp_specialize", reason, load.loc)
                 return None
-            axes = _union(program_axes(o, cache) for o in load.offsets)
+            axes = _union(program_axes(o, cache) for o in (load.tensor, *load.offsets))
             name = load.result.name or side
             loads.setdefault(load.id, OperandLoad(load, smem, axes, name))
         starts = is_zero_tile(dot.acc)
@@ -438,7 +449,7 @@ def _partial_problem(graph: TileGraph, found: DotLoop) -> str:
 def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) -> str:
     if load.parent is not loop.body:
         return "the load is not directly in the loop of the dot"
-    if load.tensor in written:
+    if not written.isdisjoint(tensors_of(load.tensor)):
         return "the kernel also stores to the tensor it loads"
     for use in graph.users(load.result):
         if not isinstance(use.op, Dot | Transpose):

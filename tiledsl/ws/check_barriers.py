@@ -227,8 +227,14 @@ class BarrierRules:
             t.env[r] = at * op.cluster_size + t.cta.rank if axis == op.cluster_axis else at
 
     def do_shape(self, t: Thread, op: memory.Shape) -> None:
-        symbol = self.code.symbols.get((op.tensor, op.dim), -1)
-        t.env[op.result] = self.point.extent_of(symbol)
+        symbol = self.code.symbols.get((memory.tensors_of(op.tensor)[0], op.dim), -1)
+        extent = self.point.extent_of(symbol)
+        if isinstance(op.tensor.defining_op, memory.Pick):  # differs from tile to tile
+            extent *= 1 + t.tile % 3 * self.point.wobble
+        t.env[op.result] = extent
+
+    def do_pick(self, t: Thread, op: memory.Pick) -> None:
+        t.env[op.result] = 0
 
     def do_stride(self, t: Thread, op: memory.Stride) -> None:
         t.env[op.result] = self.point.extent

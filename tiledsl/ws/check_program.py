@@ -27,6 +27,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
@@ -291,7 +292,7 @@ def number_symbols(
     }
     for op in ops:
         if isinstance(op, Shape) and op.result in needed:
-            keys[op.tensor, op.dim] = None
+            keys[tensors_of(op.tensor)[0], op.dim] = None
     return {key: i for i, key in enumerate(keys)}
 
 

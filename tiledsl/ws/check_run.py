@@ -87,6 +87,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     program.NumPrograms: (),
     program.OwnRow: (),
     program.TileToProgram: ("tile",),
+    memory.Pick: (),
     memory.Shape: (),
     memory.Stride: (),
 }

@@ -28,6 +28,7 @@ from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import element_dtype
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.role import ClusterRank
@@ -105,7 +106,7 @@ class ConsumerBuilder(RoleBuilder):
         (store,) = [o for o in ops if isinstance(o, Store)]
         value = tile_type(store.value, "store")
         undef = self.b.value(Undef(value.shape, value.dtype), "result")
-        places = (*store.offsets, *(() if store.end is None else (store.end,)))
+        places = self.places(store)
         zeros = tuple(
             self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in places
         )
@@ -125,17 +126,28 @@ class ConsumerBuilder(RoleBuilder):
 
     deferred_store: Store | None = None
 
+    def places(self, store: Store) -> tuple[Value, ...]:
+        """The scalars that say where a store goes: offsets, its end, which tensor of a list."""
+        picked = store.tensor.defining_op
+        end = () if store.end is None else (store.end,)
+        return (*store.offsets, *end, *((picked.index,) if isinstance(picked, Pick) else ()))
+
     def store_pending(self, chunk: int) -> None:
         """Stores one chunk (or all) of the previous tile's result, if there is one."""
         store = self.deferred_store
         assert store is not None
         value, *offsets, valid = self.pending
+        picked = store.tensor.defining_op
+        index = offsets.pop() if isinstance(picked, Pick) else None
         end = offsets.pop() if store.end is not None else None
         with self.b.located(store.loc):
             branch = If(valid)
             self.b.add(branch)
             with self.b.at(branch.then):
-                target = self.get(store.tensor)
+                if isinstance(picked, Pick) and index is not None:
+                    target = self.b.value(Pick(index, tuple(map(self.get, picked.tensors))))
+                else:
+                    target = self.get(store.tensor)
                 self.b.add(
                     StoreTile(
                         target,

@@ -24,6 +24,7 @@ from tiledsl.ir.ops import tma
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
@@ -211,7 +212,9 @@ class ChunkedValue:
         load = v.defining_op
         if not isinstance(load, Load) or load.parent is not loop.parent:
             return None
-        if any(u.op is not loop for u in self.graph.users(v)) or load.tensor in self.written:
+        if any(u.op is not loop for u in self.graph.users(v)):
+            return None
+        if not self.written.isdisjoint(tensors_of(load.tensor)):
             return None
         type_ = v.type
         assert isinstance(type_, TileType)

@@ -23,6 +23,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
@@ -102,7 +103,7 @@ def analyze_flow(graph: TileGraph) -> Flow:
             return out
         loops[around[0].id] = around[0]
     outer: dict[int, OperandLoad] = {}
-    written = {s.tensor for s in out.stores}
+    written = {t for s in out.stores for t in tensors_of(s.tensor)}
     for loop in loops.values():
         found = _flow_loop(graph, loop, written, outer, out)
         if found is None:
@@ -154,13 +155,15 @@ def _streamed(
     """
     made = tainted_values(graph, [d.dot.result for d in dots])
     for op in loop.body.ops:
-        if not isinstance(op, Load) or op.tensor in written or any(o in made for o in op.offsets):
+        if not isinstance(op, Load) or any(v in made for v in op.operands):
+            continue
+        if not written.isdisjoint(tensors_of(op.tensor)):
             continue
         type_, smem = op.result.type, smem_of_load(op)
         assert isinstance(type_, TileType)
         if isinstance(smem, str) or type_.num_elements < STREAMED_ELEMENTS:
             continue
-        axes: frozenset[int] = frozenset()
+        axes: frozenset[int] = program_axes(op.tensor)
         for offset in op.offsets:
             axes |= program_axes(offset)
         yield OperandLoad(op, smem, axes, op.result.name or op.tensor.name or "x")
@@ -262,7 +265,7 @@ def _operand(
 ) -> OperandLoad | None:
     smem = smem_of_load(load)
     reason = "" if not isinstance(smem, str) else smem
-    if load.tensor in written:
+    if not written.isdisjoint(tensors_of(load.tensor)):
         reason = "the kernel also stores to the tensor it loads"
     elif load.parent is not loop.body and load.parent is not loop.parent:
         reason = "the load stands neither in the loop nor right around it"
@@ -271,7 +274,7 @@ def _operand(
     if reason or isinstance(smem, str):
         out.decline(reason, load)
         return None
-    axes: frozenset[int] = frozenset()
+    axes: frozenset[int] = program_axes(load.tensor)
     for offset in load.offsets:
         axes |= program_axes(offset)
     return OperandLoad(load, smem, axes, load.result.name or load.tensor.name or "x")

@@ -10,6 +10,7 @@ from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.analysis.evaluate import Unknown
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import program_axes
@@ -213,7 +214,8 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
     grid = launch.grid(graph.constants)
     axes = bound_axes(flow)
     longest = 0 if 0 in axes and 1 not in axes and _grows(graph, flow, launch, grid) else -1
-    loaded = {o.op.tensor for f in flow.loops for g in f.groups for o in g}
+    loads = [o.op for f in flow.loops for g in f.groups for o in g]
+    loaded = {t for o in loads for t in tensors_of(o.tensor)}
     num_bytes = 0
     for tensor in loaded:
         given = launch.args.get(tensor.name)

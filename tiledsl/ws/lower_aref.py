@@ -34,8 +34,10 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
@@ -80,6 +82,11 @@ class Ring:
     hints: tuple[str, ...] = ()
 
 
+def picked(tensor: Value) -> Value | None:
+    """A tensor that is one of a list; its maps are a table."""
+    return tensor if isinstance(tensor.defining_op, Pick) else None
+
+
 class Lowering:
     """One run of the pass over one graph."""
 
@@ -108,8 +115,8 @@ class Lowering:
     def run(self) -> SmemPlan:
         graph, plan = self.graph, self.plan
         self.shrink_rings()
-        self.written |= {s.tensor for s in graph.find(tma.StoreTile)}
-        self.written |= {s.tensor for s in graph.find(Store)}
+        stores = [*graph.find(tma.StoreTile), *graph.find(Store)]
+        self.written |= {t for s in stores for t in tensors_of(s.tensor)}
         creates = graph.find(aref.Create)
         puts: dict[Value, aref.Put] = {p.aref: p for p in graph.find(aref.Put)}
         for op in creates:
@@ -303,6 +310,7 @@ class Lowering:
     ) -> Value:
         t = tensor_type(tensor, "tensor map")
         assert t.inner_dim is not None
+        tensors = tensors_of(tensor)
         dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
         box = tuple(
             payload.box_elems if d == t.inner_dim else (1 if d in squeeze else rows) for d in dims
@@ -311,20 +319,24 @@ class Lowering:
             at = next(i for i, d in enumerate(dims) if d != t.inner_dim and d not in squeeze)
             dims = (*dims[: at + 1], *dims[at:])
             box = (*box[:at], 2, rows // 4, *box[at + 1 :])
-        op = tma.TensorMap(tensor, dims, box, payload.swizzle_bytes, self.plan.l2_promotion_bytes)
-        value = self.b.value(op, f"{tensor.name}_map")
-        self.maps.append(value)
+        op = tma.TensorMap(
+            tensors[0], tensors[1:], dims, box, payload.swizzle_bytes, self.plan.l2_promotion_bytes
+        )
+        value = self.b.value(op, f"{tensors[0].name}_map")
+        if len(tensors) == 1:
+            self.maps.append(value)
         return value
 
     def make_store_map(self, op: tma.StoreTile) -> None:
         g = self.geometry
         assert g is not None
         payload = SmemType(g.chunk_shape, tensor_type(op.tensor, "store").dtype, g.major)
-        if op.tensor not in self.store_maps:
-            self.store_maps[op.tensor] = self.tensor_map(op.tensor, op.squeeze, payload, g.rows)
-        if op.end is not None and op.tensor not in self.part_maps:
+        key = tensors_of(op.tensor)[0]
+        if key not in self.store_maps:
+            self.store_maps[key] = self.tensor_map(op.tensor, op.squeeze, payload, g.rows)
+        if op.end is not None and key not in self.part_maps:
             maps = (self.tensor_map(op.tensor, op.squeeze, payload, n) for n in PART_ROWS)
-            self.part_maps[op.tensor] = tuple(maps)
+            self.part_maps[key] = tuple(maps)
 
     def setup(self, arrays: list[tuple[Ring, Value, Value]]) -> None:
         b = self.b
@@ -463,6 +475,7 @@ class Lowering:
                     coords,
                     mask,
                     rank,
+                    picked(load.tensor),
                     offset_bytes=first * payload.swizzle_bytes,
                     part_bytes=rows * payload.swizzle_bytes if size > 1 else 0,
                     cache_hint=ring.hints[index] if ring.hints else "",
@@ -543,8 +556,10 @@ class Lowering:
                         )
                 coords.append(at)
             rows, parts = self.lines_left(b, op, coords[1] if len(coords) > 1 else None)
-            target = self.store_maps[op.tensor]
-            b.add(tma.Store(target, slot, tuple(coords), op.guard, rows, *parts))
+            target = self.store_maps[tensors_of(op.tensor)[0]]
+            eight, one = parts or (None, None)
+            item = picked(op.tensor)
+            b.add(tma.Store(target, slot, tuple(coords), op.guard, rows, eight, one, item))
             if cursor is not None:
                 b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)
@@ -557,7 +572,9 @@ class Lowering:
         if op.end is None:
             return None, ()
         assert at is not None
-        return b.value(Sub(self.i32(b, op.end), at), "lines"), self.part_maps[op.tensor]
+        return b.value(Sub(self.i32(b, op.end), at), "lines"), self.part_maps[
+            tensors_of(op.tensor)[0]
+        ]
 
 
 def lower_aref(

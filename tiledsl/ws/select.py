@@ -25,6 +25,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.specs import ScalarSpec
@@ -243,6 +244,11 @@ def auto_dims(graph: TileGraph, autos: set[str]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(dims)) for name, dims in out.items()}
 
 
+def names_of(tensor: Value) -> set[str]:
+    """Names of the arguments that a tensor may be."""
+    return {t.name for t in tensors_of(tensor)}
+
+
 class _Selector:
     """Prices tiles and plans of one kernel for one launch."""
 
@@ -343,10 +349,12 @@ class _Selector:
     def longest_span(self, loop: For) -> int:
         """The extent that the loop walks along, where its bounds depend on loaded data."""
         for item in self.analysis.loops[0].loads:
-            given = self.request.launch.args.get(item.op.tensor.name)
+            args = self.request.launch.args
+            given = [args.get(t.name) for t in tensors_of(item.op.tensor)]
             for dim, offset in enumerate(item.op.offsets):
-                if offset is loop.iv and isinstance(given, Extents):
-                    return given.shape[dim]
+                spans = [g.shape[dim] for g in given if isinstance(g, Extents)]
+                if offset is loop.iv and spans:
+                    return max(spans)
         return 4096
 
     def host_args(self) -> dict[Value, Any]:
@@ -367,8 +375,8 @@ class _Selector:
         step = int(loop.loop.step.defining_op.value)  # type: ignore[union-attr]
         if step == self.probe_tile[2]:
             step = tile[2]
-        loaded = {o.op.tensor.name for f in self.analysis.loops for o in f.loads}
-        stored = {s.tensor.name for s in self.analysis.stores}
+        loaded = {n for f in self.analysis.loops for o in f.loads for n in names_of(o.op.tensor)}
+        stored = {n for s in self.analysis.stores for n in names_of(s.tensor)}
         return Problem(
             grid,
             -(-self.span // step) * self.outer,
@@ -387,7 +395,7 @@ class _Selector:
     def rereads(self, grid: Grid) -> int:
         """How many programs read each tile of the operand with the most bytes."""
         found = self.analysis.loops[0]
-        largest = max(found.loads, key=lambda o: self.bytes_of({o.op.tensor.name}))
+        largest = max(found.loads, key=lambda o: self.bytes_of(names_of(o.op.tensor)))
         return prod(grid[axis] for axis in range(3) if axis not in largest.axes)
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
@@ -396,7 +404,10 @@ class _Selector:
         found = self.analysis.loops[0]
         for side, extent in ((0, tile[0]), (1, tile[1])):
             names = {
-                o.op.tensor.name for o in found.loads if o.axes == self.shape.operand_axes[side]
+                n
+                for o in found.loads
+                if o.axes == self.shape.operand_axes[side]
+                for n in names_of(o.op.tensor)
             }
             rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
             loaded = extent * prod(grid[axis] for axis in self.shape.operand_axes[side])

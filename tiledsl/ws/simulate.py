@@ -238,6 +238,9 @@ class Simulation(Run):
     def do_shape(self, t: Thread, op: memory.Shape) -> None:
         t.env[op.result] = int(t.env[op.tensor].shape[op.dim])
 
+    def do_pick(self, t: Thread, op: memory.Pick) -> None:
+        t.env[op.result] = t.env[op.tensors[int(t.env[op.index])]]
+
     def do_stride(self, t: Thread, op: memory.Stride) -> None:
         t.env[op.result] = int(op.evaluate(t.env[op.tensor]))
 
@@ -255,7 +258,7 @@ class Simulation(Run):
     ) -> None:
         coords = [int(t.env[v]) for v in op.coords]
         part = int(t.env[op.part]) if op.part is not None else 0
-        clock, tensor = list(t.clock), t.env[_map(op.map).tensor]
+        clock, tensor = list(t.clock), t.env[op.item or _map(op.map).tensor]
 
         def happen() -> None:
             fill(op, state, tensor, coords, part)
@@ -268,7 +271,7 @@ class Simulation(Run):
         slot: Slot = t.env[op.smem]
         coords = [int(t.env[v]) for v in op.coords]
         guard = op.guard is None or bool(t.env[op.guard])
-        tensor, data = t.env[_map(op.map).tensor], slot.state
+        tensor, data = t.env[op.item or _map(op.map).tensor], slot.state
         if op.rows is not None:
             made = _map(op.map)
             tensor = memory.before_end(tensor, coords[1] + int(t.env[op.rows]), made.dims[1])

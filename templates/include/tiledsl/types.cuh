@@ -27,6 +27,8 @@ struct e5m2 { u8 bits; };
 
 // The bytes of the driver's CUtensorMap; pass it as a `const __grid_constant__` kernel parameter.
 struct alignas(64) TensorMap { u64 opaque[16]; };
+// A parameter of each tensor of a list.
+template <class T, int N> struct Table { T at[N]; };
 
 // Same bits as another type of the same size; no instruction. Thread.
 template <class To, class From> TDSL_FN To bits_as(From x) {

@@ -18,7 +18,7 @@ SMALL = {
 }  # fmt: skip
 FAMILY = {
     "batched_matmul.py", "block_scaled_matmul.py", "fp8_attention.py", "fp8_matmul.py", "fused_epilogues.py",
-    "grouped_matmul.py", "norm_matmul.py", "weight_only.py",
+    "grouped_list.py", "grouped_matmul.py", "norm_matmul.py", "weight_only.py",
 }  # fmt: skip
 RUN = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 

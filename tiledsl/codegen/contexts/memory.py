@@ -26,6 +26,7 @@ from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import memory as ops
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -70,6 +71,12 @@ class ExtentContext(Expression):
     """An extent or a stride: a parameter."""
 
     value: str
+
+
+@emits("memory.pick")
+def pick(op: ops.Pick, e: Emission) -> None:
+    """Nothing: what reads it takes entries of tables of parameters."""
+    e.bind(op.result, op.tensors[0].name)
 
 
 @emits("memory.shape")
@@ -196,7 +203,7 @@ def _address(block: _Block, starts: list[str], e: Emission) -> str:
             first.append(f"{start} * {stride_name}")
             step += [f"({reg}) * {stride_name}"] if reg else []
     pointer = e.params.pointer(block.tensor)
-    name = e.names.fresh(f"{pointer}_at")
+    name = e.names.fresh(f"{tensors_of(block.tensor)[0].name}_at")
     const = f"{memory_type(block.type_.dtype)}* const {name}"
     distance = " + ".join(t for t in first if t != "0")
     distance = f"({distance})" if " " in distance else distance

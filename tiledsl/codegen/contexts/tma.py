@@ -11,6 +11,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import tma as ops
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.types import ScalarType
 
 _HINTS = ("evict_first", "evict_last", "evict_normal")
@@ -102,7 +103,15 @@ def load(op: ops.Load, e: Emission) -> LoadContext:
     barrier = mbarrier_address(e, op.barriers, op.cursor)
     at = coordinates(e, op.coords)
     variant = "watched" if e.watch is not None else ""
-    return LoadContext(function, smem, e.text(op.map), barrier, extra, at, variant)
+    return LoadContext(function, smem, map_of(e, op.map, op.item), barrier, extra, at, variant)
+
+
+def map_of(e: Emission, map_: Value, item: Value | None) -> str:
+    """A tensor map, or one of a table: `x_map.at[g_1]`."""
+    picked = item.defining_op if item is not None else None
+    if not isinstance(picked, Pick):
+        return e.text(map_)
+    return f"{e.text(map_)}.at[{e.text(picked.index)}]"
 
 
 def coordinates(e: Emission, coords: tuple[Value, ...]) -> str:
@@ -132,5 +141,7 @@ def store(op: ops.Store, e: Emission) -> StoreContext:
         made = op.map.defining_op
         assert isinstance(made, ops.TensorMap)
         function = f"tma_store_rows<{made.box[1]}>({e.text(op.rows)}, "
-        smem = f"&{e.text(op.map_8)}, &{e.text(op.map_1)}, {smem}"
-    return StoreContext(guard, function, e.text(op.map), smem, coordinates(e, op.coords))
+        parts = [map_of(e, m, op.item) for m in (op.map_8, op.map_1)]
+        smem = f"&{parts[0]}, &{parts[1]}, {smem}"
+    target = map_of(e, op.map, op.item)
+    return StoreContext(guard, function, target, smem, coordinates(e, op.coords))

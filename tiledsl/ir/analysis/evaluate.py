@@ -11,6 +11,7 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.program import NumPrograms
@@ -56,9 +57,11 @@ class HostValues:
         if isinstance(owner, NumPrograms):
             return np.int32(self.grid[owner.axis])
         if isinstance(owner, Shape):
-            return np.int32(self.args[owner.tensor].shape[owner.dim])
+            return np.int32(self.get(owner.tensor).shape[owner.dim])
         if isinstance(owner, Stride):
-            return np.int64(self.args[owner.tensor].strides[owner.dim])
+            return np.int64(self.get(owner.tensor).strides[owner.dim])
+        if isinstance(owner, Pick):
+            return self.get(owner.tensors[int(self.get(owner.index))])
         if owner.effect is not Effect.PURE or owner.regions:
             raise Unknown(value.name)
         return owner.evaluate(*(self.get(v) for v in owner.operands))

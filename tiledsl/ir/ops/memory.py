@@ -80,6 +80,42 @@ class Stride(Op, opcode="memory.stride"):
         return np.asarray(tensor.strides[self.dim] // tensor.itemsize, dtype=np.int64)
 
 
+class Pick(Op, opcode="memory.pick"):
+    """One of several tensors of a rank and a dtype, by its number.
+
+    index: an integer scalar in [0, number of tensors), the same for all threads.
+    """
+
+    index: Value = operand()
+    tensors: tuple[Value, ...] = operands()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        types = [tensor_type(t, "pick") for t in self.tensors]
+        if not types:
+            raise TypeMismatch("pick: expected at least one tensor")
+        if not isinstance(self.index.type, ScalarType) or not self.index.type.dtype.is_int:
+            raise TypeMismatch(f"pick: index must be an integer scalar, got {self.index.type}")
+        first = types[0]
+        for t in types[1:]:
+            if (t.rank, t.dtype) != (first.rank, first.dtype):
+                raise TypeMismatch(
+                    f"pick: expected tensors of one rank and dtype, got {first}, {t}"
+                )
+        inner = first.inner_dim if all(t.inner_dim == first.inner_dim for t in types) else None
+        tma = inner is not None and all(t.tma for t in types)
+        align = min(t.align_bytes for t in types)
+        return (TensorType(first.rank, first.dtype, inner, tma, align),)
+
+    def evaluate(self, index: Any, *tensors: Any) -> Any:
+        return tensors[int(index)]
+
+
+def tensors_of(value: Value) -> tuple[Value, ...]:
+    """The arguments that a tensor may be."""
+    op = value.defining_op
+    return op.tensors if isinstance(op, Pick) else (value,)
+
+
 class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
     """A block of a tensor: element i is tensor[offsets + i], or `other` outside the tensor.
 

@@ -24,10 +24,12 @@ class TensorMap(Op, opcode="tma.map", levels=MACHINE):
 
     dims: dimensions of the tensor, innermost first; one that stands twice is cut into fours, the
     place within four first. box: extents of one copy in that order, elements.
+    more: further tensors, whose maps follow in a table.
     Ref: PTX ISA, tensor maps; CUDA driver API, cuTensorMapEncodeTiled.
     """
 
     tensor: Value = operand()
+    more: tuple[Value, ...] = operands()
     dims: tuple[int, ...] = attribute()
     box: tuple[int, ...] = attribute()
     swizzle_bytes: int = attribute(default=128)
@@ -73,7 +75,7 @@ class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
 
     smem: destination tile; the box goes to byte `offset_bytes + part * part_bytes` of it. coords:
     element coordinates of the box, innermost first. mask: CTAs of the cluster that receive it
-    (multicast), absent for this CTA only.
+    (multicast), absent for this CTA only. item: which tensor of a table of maps, a memory.pick.
     Executed by one thread. Ref: PTX ISA, cp.async.bulk.tensor.
     """
 
@@ -84,6 +86,7 @@ class Load(Op, opcode="tma.load", levels=MACHINE, effect=Effect.SYNC):
     coords: tuple[Value, ...] = operands()
     mask: Value | None = operand(default=None)
     part: Value | None = operand(default=None)
+    item: Value | None = operand(default=None)
     offset_bytes: int = attribute(default=0)
     part_bytes: int = attribute(default=0)
     cache_hint: str = attribute(default="")
@@ -110,6 +113,7 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     coords: element coordinates, innermost first; what lies outside the tensor is dropped.
     guard: when given and false, nothing is copied. rows: when given, only so many lines of the box
     along coordinate 1 are copied; map_8 and map_1 are then maps of boxes of 8 lines and of 1 line.
+    item: as in tma.load.
     Ref: PTX ISA, cp.async.bulk.tensor, cp.async.bulk.commit_group.
     """
 
@@ -120,6 +124,7 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
     rows: Value | None = operand(default=None)
     map_8: Value | None = operand(default=None)
     map_1: Value | None = operand(default=None)
+    item: Value | None = operand(default=None)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()

@@ -211,7 +211,7 @@ class BarrierRules:
         t.env[op.result] = t.env[op.drawn] + self.point.clusters
 
     def do_program_id(self, t: Thread, op: program.ProgramId) -> None:
-        t.env[op.result] = 0
+        t.env[op.result] = self.point.program[op.axis]
 
     def do_num_programs(self, t: Thread, op: program.NumPrograms) -> None:
         t.env[op.result] = self.point.grid[op.axis]

@@ -7,7 +7,9 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.program import NumPrograms
+from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
@@ -21,11 +23,13 @@ class Bounds:
 
     def __init__(self, code: Program, loop: For) -> None:
         self.code = code
+        self.loop = loop
         self.formula = Formula((loop.lower, loop.upper, loop.step))
         found = {self._symbol(v) for v in self.formula.leaves}
         self.symbols = sorted(n for n in found if n >= 0)
-        owners = [v.defining_op for v in self.formula.leaves]
-        self.depends_on_tile = any(isinstance(o, TileToProgram) for o in owners)
+        self.owners = [v.defining_op for v in self.formula.leaves]
+        tile = TileToProgram | ProgramId
+        self.depends_on_tile = any(isinstance(o, tile) for o in self.owners)
 
     def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
         """Lower, upper, step in a launch, in the tile of a program."""
@@ -41,7 +45,7 @@ class Bounds:
     def _symbol(self, v: Value) -> int:
         """The number of the extent or argument that a leaf is, or -1."""
         op = v.defining_op
-        key = (op.tensor, op.dim) if isinstance(op, Shape) else (v, -1)
+        key = (tensors_of(op.tensor)[0], op.dim) if isinstance(op, Shape) else (v, -1)
         return self.code.symbols.get(key, -1)
 
     def _leaf(self, v: Value, point: LaunchPoint, program: Program3) -> int:
@@ -55,5 +59,15 @@ class Bounds:
                 return point.grid[op.axis]
             case TileToProgram():
                 return program[v.index]
+            case ProgramId() as op:
+                return program[op.axis]
             case op:
                 return point.extent if op.effect is Effect.READ else 0
+
+
+def bounds_of(code: Program) -> list[Bounds]:
+    """Of all loops, made once."""
+    if "bounds" not in code.tables:
+        loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
+        code.tables["bounds"] = [Bounds(code, loop) for loop in loops]
+    return code.tables["bounds"]

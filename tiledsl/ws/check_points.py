@@ -17,11 +17,12 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
-from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_bounds import Bounds
+from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import needed_scalars
@@ -34,6 +35,9 @@ State = tuple[list[int], list[int]]
 MAX_PERIOD = 4
 FAR = 1 << 20
 """An extent that is larger than any step of a loop."""
+NEAR, ALL_FAR = (0, 0, 0), (8 * FAR, 8 * FAR, 8 * FAR)
+"""Ids of the first program, and of one behind every extent."""
+MAX_DOUBLINGS = 6
 ENOUGH_TRIPS = 4
 """Trips from which on a loop has to show that its state repeats."""
 
@@ -65,12 +69,14 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         return LaunchPoint(step * trips, _grid(1, number * turns, axis, cluster_size))
 
     trips = (depth + told_apart + ENOUGH_TRIPS) * scale
+    at = _where(code, LaunchPoint(step * trips + 1, (1, 1, 1), step=step, units=units), trips)
     deep = LaunchPoint(
         step * trips + 1,
-        _grid(2 * trips, 1, axis, cluster_size),
-        clusters=max(1, trips // turns),
-        first=trips,
-        drawn=2 * trips - trips // turns - 1,
+        _grid(2 * at, 1, axis, cluster_size),
+        clusters=max(1, at // turns),
+        first=at,
+        drawn=2 * at - at // turns - 1,
+        program=(at, 0, 0),
     )
     few = [
         LaunchPoint(step, (0, 1, 1)),
@@ -86,13 +92,26 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     if code.uneven:
         grid = _grid(depth // 2 + 2, 2 * turns, axis, cluster_size)
         few.append(_uneven(code, LaunchPoint(step * (depth + 2), grid, wobble=1)))
+    if any(isinstance(o, ProgramId) for b in bounds_of(code) for o in b.owners):
+        few += [replace(p, program=(at, 0, 0)) for p in few]
     many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
     return Points(*([replace(p, step=step, units=units) for p in ps] for ps in (few, many)))
 
 
+def _where(code: Program, point: LaunchPoint, trips: int) -> int:
+    """How far along axis 0 a tile has to lie for all the trips that the loops may have."""
+    loops = [b for b in bounds_of(code) if b.depends_on_tile]
+    at = trips
+    for _ in range(MAX_DOUBLINGS):
+        if all(b.trips(point, (at, 0, 0)) >= min(trips, b.trips(point, ALL_FAR)) for b in loops):
+            break
+        at *= 2
+    return at
+
+
 def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
-    loops = [b for b in (Bounds(code, loop) for loop in _ops(code, For)) if b.depends_on_tile]
+    loops = [b for b in bounds_of(code) if b.depends_on_tile]
     zeroed = [replace(point, other=(symbol, 0)) for symbol in code.symbols.values()]
 
     def trips(candidate: LaunchPoint) -> int:
@@ -138,7 +157,7 @@ def units_of_trips(code: Program) -> tuple[int, dict[int, int]]:
 
 
 def _units(code: Program) -> tuple[int, dict[int, int]]:
-    loops = [(_unit(Bounds(code, loop)), loop) for loop in _ops(code, For)]
+    loops = [(_unit(b), b.loop) for b in bounds_of(code)]
     step = max((unit for unit, _ in loops), default=0) or 1
     units: dict[int, int] = {}
     for unit, loop in loops:
@@ -156,10 +175,12 @@ def _is_extent(v: Value, tensor: Value, dim: int) -> bool:
 
 def _unit(bounds: Bounds) -> int:
     """The unit of one loop: its step, unless its bounds are quotients or the like."""
-    at = [bounds.at(LaunchPoint(e, (0, 0, 0))) for e in (FAR, 2 * FAR)]
-    trips = [(high - low) // by if by else 0 for low, high, by in at]
-    growth = trips[1] - trips[0]
-    return round(FAR / growth) if growth > 0 else abs(at[0][2])
+    growth = 0
+    for program in (NEAR, ALL_FAR)[: 1 + bounds.depends_on_tile]:
+        at = [bounds.at(LaunchPoint(e, (0, 0, 0)), program) for e in (FAR, 2 * FAR)]
+        trips = [(high - low) // by if by else 0 for low, high, by in at]
+        growth = growth if growth > 0 else trips[1] - trips[0]
+    return round(FAR / growth) if growth > 0 else abs(bounds.at(LaunchPoint(FAR, NEAR))[2])
 
 
 def _peeled(code: Program) -> int:

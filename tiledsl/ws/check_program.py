@@ -43,6 +43,7 @@ class LaunchPoint:
     clusters: in the launched grid. first: index of the simulated one.
     drawn: tiles that others have drawn from the counter before. other: (number, value) of the one
     extent that is different. wobble: 1 where loaded scalars differ from tile to tile.
+    program: ids of the simulated one where CTAs do not walk over tiles.
     step: by how much `extent` grows for one more trip of the loops with the longest steps. units:
     that by number of extent, for those that bound loops of shorter steps only.
     """
@@ -54,6 +55,7 @@ class LaunchPoint:
     drawn: int = 0
     other: tuple[int, int] = (-1, 0)
     wobble: int = 0
+    program: tuple[int, int, int] = (0, 0, 0)
     step: int = 1
     units: Mapping[int, int] = field(default_factory=dict[int, int])
 

@@ -190,7 +190,7 @@ class GraphMaker:
         self.arg = self.graph.body.add_arg(TensorType(2, dt.bfloat16, 1, True, 16), "x")
         self.rings: list[tuple[Value, Value, Value]] = []
         self.at: dict[tuple[str, int], Value] = {}
-        self.map = self.b.value(tma.TensorMap(self.arg, (1, 0), (64, 64)))
+        self.map = self.b.value(tma.TensorMap(self.arg, (), (1, 0), (64, 64)))
         self.layout = mma_accumulator(64, 64)
 
     def make(self) -> TileGraph:

@@ -40,11 +40,11 @@ from tiledsl.runtime.entry import Entry
 from tiledsl.runtime.guard import MAX_ENTRIES
 from tiledsl.runtime.guard import MISSING
 from tiledsl.runtime.guard import Guard
-from tiledsl.runtime.guard import Kind
-from tiledsl.runtime.guard import Shape
 from tiledsl.runtime.guard import changed
-from tiledsl.runtime.guard import facts_of
 from tiledsl.runtime.guard import kind_of
+from tiledsl.runtime.guard_text import Kind
+from tiledsl.runtime.guard_text import Shape
+from tiledsl.runtime.guard_text import facts_of
 from tiledsl.runtime.handle import Handle
 from tiledsl.runtime.handle import interpreted_handle
 from tiledsl.runtime.interop import adopted
@@ -184,8 +184,7 @@ class JitFunction(Inspected):
         entry = self._entry(program, device, guard.shape, constants)
         values = {n: call.runtime.get(n, call.constants.get(n)) for n in self._params}
         known = {k: v for k, v in options.items() if k not in self._params}
-        if guard.add(grid, values, known, entry.run):
-            self._fast = guard.launch
+        self._fast = guard.add(grid, values, known, entry) or self._fast
         if entry.run(None, grid, *guard.facts(grid, values)):
             # A number that its parameter does not hold as it is: rounded, or an error naming it.
             user = normalize_grid(grid, constants, call.runtime)
@@ -200,7 +199,7 @@ class JitFunction(Inspected):
         shape = Shape(kinds, self._by_value(call), self._plain, self._defaults, self._factors)
         if shape not in self._guards:
             self._guards[shape] = Guard(
-                self.fn.__name__, self._params, shape, self._slow, self._watched
+                self.fn.__name__, self._params, shape, self._slow, self._watched, self.__dict__
             )
         return self._guards[shape]
 

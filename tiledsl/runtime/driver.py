@@ -135,6 +135,11 @@ def raw_device() -> Callable[[], int]:
     return cast("Callable[[], int]", found or current_device)
 
 
+def has_one_device() -> bool:
+    """Whether torch sees one CUDA device only, which is then always the current one."""
+    return int(_torch_cuda().device_count()) == 1
+
+
 @functools.cache
 def _torch_cuda() -> ModuleType:
     try:

@@ -20,6 +20,10 @@ from tiledsl.runtime.frame import HEAD
 from tiledsl.runtime.frame import NULL
 from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.frame import head_offset
+from tiledsl.runtime.guard_text import PREFIX
+from tiledsl.runtime.guard_text import REFUSED
+from tiledsl.runtime.guard_text import fact_name
+from tiledsl.runtime.guard_text import split_fact
 from tiledsl.runtime.launcher import Launcher
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import PackText
@@ -35,13 +39,15 @@ Normalize = Callable[[Any, Mapping[str, Any]], Grid]
 class _FactText(PackText):
     """Reads facts from the parameters of the entry instead of the arguments."""
 
+    grid = "tdsl_grid"
+
     def __init__(self, facts: tuple[str, ...]) -> None:
         super().__init__()
         self._facts = frozenset(facts)
 
     def read(self, arg: str, fact: Literal["value", "ptr", "shape", "strides"]) -> str:
-        letter = {"value": "v", "ptr": "p", "shape": "s", "strides": "t"}[fact]
-        name = f"{letter}_{arg}"
+        letters = {"value": "v", "ptr": "p", "shape": "s", "strides": "t"}
+        name = fact_name(letters[fact], arg)
         if name in self._facts:
             return name
         # A pointer that is None has no facts: it is the null pointer.
@@ -51,6 +57,9 @@ class _FactText(PackText):
         if isinstance(param, ScalarParam) and (param.dtype.bits >= 32 or not param.dtype.is_float):
             return self.read(param.arg, "value")  # of the type that `struct` takes
         return super().value(param)
+
+    def _name(self, stem: str, value: object) -> str:
+        return super()._name(f"{PREFIX}{stem}", value)
 
 
 Pooled = list[Any]
@@ -62,7 +71,7 @@ class Entry:
 
     run: called as `run(token, grid, *facts)`; True when a number does not fit its parameter, and
     nothing was launched. Calls with equal tokens have equal extents and strides; None says nothing.
-    source: its text.
+    source: its text.  body: that of the function, to be part of others.  names: what it uses.
     """
 
     def __init__(
@@ -81,8 +90,11 @@ class Entry:
         self.grids: dict[Any, tuple[Grid, int, int, int] | None] = {}
         self.frames: list[Pooled] = []
         self._facts = facts
-        self.source, names = self._text(facts)
-        exec(self.source, names)
+        self.body, self.names = self._text(facts)
+        names = dict(self.names)
+        listed = "".join(f", {f}" for f in facts)
+        self.source = f"def run(tdsl_token, tdsl_grid{listed}):\n{self.body}"
+        exec(self.source.replace(REFUSED, "True"), names)
         self.run: Callable[..., bool | None] = names["run"]
 
     # ------------------------------------------------------------------ called by the text
@@ -98,7 +110,8 @@ class Entry:
 
     def meta(self, grid: Callable[[Mapping[str, Any]], Any], facts: tuple[Any, ...]) -> Any:
         """The grid, from a function that reads more than the constants."""
-        values = {f[2:]: v for f, v in zip(self._facts, facts, strict=True) if f[0] == "v"}
+        found = {split_fact(f): v for f, v in zip(self._facts, facts, strict=True)}
+        values = {name: v for (letter, name), v in found.items() if letter == "v"}
         try:
             return grid({**values, **self.constants})
         except KeyError as fault:
@@ -129,7 +142,9 @@ class Entry:
         _, size, layout = layout_of(module.params)
         start = head_offset(size)
         names: dict[str, Any] = text.names
-        names |= {
+        found: dict[str, Any] = {
+            "callable": callable,
+            "tuple": tuple,
             "pack_head": struct.Struct(f"<{HEAD}").pack_into,
             "pack_params": struct.Struct(layout).pack_into,
             "pack_all": struct.Struct(f"{layout}{start - size}x{HEAD}").pack_into,
@@ -139,41 +154,47 @@ class Entry:
             "take": self.frames.pop,
             "give": self.frames.append,
             "faults": (struct.error, OverflowError),
-            "launch": driver.launch_call(),
+            "call": driver.launch_call(),
             "function": self.loaded.function,
             "device_of": driver.raw_device(),
             "stream_of": driver.raw_stream(),
             "NULL": NULL,
         }
-        listed = "".join(f", {f}" for f in facts)
-        head = self.launcher.packer.setup.head_text("x, y, z", f"stream_of({self.device})")
-        source = f"""\
-def run(token, grid{listed}):
-    if grid.__class__ is not tuple and callable(grid):
+        names |= {PREFIX + name: value for name, value in found.items()}
+        head = self.launcher.packer.setup.head_text(
+            "tdsl_x, tdsl_y, tdsl_z", f"tdsl_stream_of({self.device})"
+        )
+        is_current = f"tdsl_device_of() == {self.device}"
+        if driver.has_one_device():
+            is_current = "True"
+        body = f"""\
+    if tdsl_grid.__class__ is not tdsl_tuple and tdsl_callable(tdsl_grid):
         try:
-            grid = grid(constants)
+            tdsl_grid = tdsl_grid(tdsl_constants)
         except KeyError:
-            grid = entry.meta(grid, ({listed[2:]}{"," if facts else ""}))
+            tdsl_grid = tdsl_entry.meta(tdsl_grid, ({"".join(f"{f}, " for f in facts)}))
     try:
-        found = grids[grid]
+        tdsl_found = tdsl_grids[tdsl_grid]
     except (KeyError, TypeError):
-        found = entry.grid_of(grid)
-    if found is None:
+        tdsl_found = tdsl_entry.grid_of(tdsl_grid)
+    if tdsl_found is None:
         return
-    grid, x, y, z = found
+    tdsl_grid, tdsl_x, tdsl_y, tdsl_z = tdsl_found
     try:
-        pooled = take()
+        tdsl_pooled = tdsl_take()
     except IndexError:
-        pooled = entry.frame()
-    view, config, params, frame, held = pooled
+        tdsl_pooled = tdsl_entry.frame()
+    tdsl_view, tdsl_config, tdsl_params, tdsl_frame, tdsl_held = tdsl_pooled
 {_pack_text(module, facts, values, head, start)}
-    if device_of() != {self.device}:
-        entry.elsewhere(frame)
-    elif status := launch(config, function, params, NULL):
-        entry.recover(status, frame)
-    give(pooled)
+    if {is_current}:
+        tdsl_status = tdsl_call(tdsl_config, tdsl_function, tdsl_params, tdsl_NULL)
+        if tdsl_status:
+            tdsl_entry.recover(tdsl_status, tdsl_frame)
+    else:
+        tdsl_entry.elsewhere(tdsl_frame)
+    tdsl_give(tdsl_pooled)
 """
-        return source, names
+        return body, names
 
 
 def _has(module: KernelModule, kind: type[Param]) -> bool:
@@ -188,19 +209,19 @@ def _pack_text(
     if not _has(module, TensorMapParam) or _has(module, LaunchSlotParam):
         return f"""\
     try:
-        pack_all(view, 0, {packed}{head})
-    except faults:
-        return True"""
+        tdsl_pack_all(tdsl_view, 0, {packed}{head})
+    except tdsl_faults:
+        return {REFUSED}"""
     # Extents and strides are part of the token; a call without one, or a fact that is none of
     # theirs, is compared by value.
-    kept = "".join(f", {f}" for f in facts if f[0] not in "st")
+    kept = "".join(f", {f}" for f in facts if split_fact(f)[0] not in "st")
     return f"""\
-    facts = (token, grid{kept})
-    if token is None or held != facts:
-        pooled[4] = None
+    tdsl_facts = (tdsl_token, tdsl_grid{kept})
+    if tdsl_token is None or tdsl_held != tdsl_facts:
+        tdsl_pooled[4] = None
         try:
-            pack_params(view, 0, {packed})
-        except faults:
-            return True
-        pooled[4] = facts
-    pack_head(view, {start}, {head})"""
+            tdsl_pack_params(tdsl_view, 0, {packed})
+        except tdsl_faults:
+            return {REFUSED}
+        tdsl_pooled[4] = tdsl_facts
+    tdsl_pack_head(tdsl_view, {start}, {head})"""

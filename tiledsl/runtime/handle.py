@@ -142,6 +142,7 @@ class _Bound:
             "NULL": NULL,
         }
         checks = self._checks(names)
+        elsewhere = "False" if driver.has_one_device() else f"device_of() != {device}"
         submit = "status = launch(found, function, params, NULL)"
         if packer.has_slots:
             submit = f"with lock:\n        renew()\n        {submit}"
@@ -149,7 +150,7 @@ class _Bound:
 def call(self):
     if {" or ".join(checks) or "False"}:
         raise moved()
-    if device_of() != {device}:
+    if {elsewhere}:
         return elsewhere()
     try:
         found = configs[stream := stream_of({device})]

@@ -175,6 +175,9 @@ def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
 class PackText:
     """The text of `pack(view, args, grid)`; each fact of a tensor is read once."""
 
+    grid = "grid"
+    """Name of the user's grid."""
+
     def __init__(self) -> None:
         self.names: dict[str, object] = {}
         self._lines = ["def pack(view, args, grid):"]
@@ -206,7 +209,7 @@ class PackText:
             case StrideParam():
                 return f"{self.read(param.arg, 'strides')}[{param.dim}]"
             case GridParam():
-                return f"grid[{param.axis}]"
+                return f"{self.grid}[{param.axis}]"
             case LaunchSlotParam():
                 return f"{self._name('launch', _launches.__next__)}() % {LAUNCH_SLOTS}"
             case ScalarParam():

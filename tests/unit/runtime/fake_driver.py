@@ -35,6 +35,7 @@ class Launched:
     stream: int
     address: int
     early: bool = False
+    function: int = 0
 
     def value(self, at: int, ctype: Any = ctypes.c_uint64) -> int:
         """Parameter `at`, as long as the buffer has not been packed again."""
@@ -68,7 +69,7 @@ class FakeDriver:
             found = (ctypes.c_char * (ATTRIBUTE.size * count)).from_address(attributes or config)
             early = any(what == 6 and on for what, on in ATTRIBUTE.iter_unpack(found))
             name, grid = NAMES[function], tuple(grid)
-            launched = Launched(name, grid, threads, smem, stream, params, early)
+            launched = Launched(name, grid, threads, smem, stream, params, early, function)
             self.inside(launched)
             self.launches.append(launched)
         return status
@@ -80,13 +81,14 @@ class FakeDriver:
         return Function(device, 1, None, number)
 
 
-def install(monkeypatch) -> FakeDriver:
+def install(monkeypatch, *, one_device: bool = False) -> FakeDriver:
     """Replaces the driver for a test."""
     fake = FakeDriver()
     bindings = SimpleNamespace(CUresult=int, cuGetErrorString=lambda status: (0, b"fault"))
     launch = CALL(fake.launch)
     monkeypatch.setattr(driver, "bindings", lambda: bindings)
     monkeypatch.setattr(driver, "launch_call", lambda: launch)
+    monkeypatch.setattr(driver, "has_one_device", lambda: one_device)
     monkeypatch.setattr(driver, "raw_device", lambda: lambda: fake.device)
     monkeypatch.setattr(driver, "raw_stream", lambda: lambda _: fake.stream)
     monkeypatch.setattr(driver, "current_stream", lambda _=None: fake.stream)

@@ -13,6 +13,7 @@ import tiledsl
 import tiledsl.language as tl
 from tests.unit.runtime import fake_driver
 from tiledsl.errors import LaunchError
+from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 
 SCALE = 2
@@ -248,6 +249,59 @@ def test_parameters_named_like_internals(fake):
     for _ in range(2):
         odd[(1,)](x, y, 3, 4, BLOCK=32)
     assert len(fake.launches) == 2
+
+
+def test_parameters_named_like_facts_and_builtins(fake, monkeypatch):
+    @tiledsl.jit
+    def odd(x, p_x, v_p_x, tuple, int, entry, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(p_x + i) + tl.load(tuple + i) + v_p_x + int + entry)
+
+    x, y, z = tensors()
+    odd[(1,)](x, y, 3, z, 4, 5, BLOCK=32)
+    monkeypatch.setattr(odd, "_launch", lambda *_: pytest.fail("slow path"))
+    odd[(1,)](z, x, 19, y, 20, 21, BLOCK=32)
+    last = fake.launches[-1]
+    assert [last.value(i) for i in (0, 1, 3)] == [t.data_ptr() for t in (z, x, y)]
+    assert [last.value(i, ctypes.c_int32) for i in (2, 4, 5)] == [19, 20, 21]
+
+
+def test_calls_in_turn_find_their_programs(fake, monkeypatch):
+    add, halves = make_add(), tensors(dtype=torch.float16)
+    calls = [(*tensors(), N), (*halves, N), (*tensors(), N - 1), (*tensors(), N, 128)]
+    for call in calls:
+        add[(4,)](*call)
+    monkeypatch.setattr(add, "_launch", lambda *_: pytest.fail("slow path"))
+    for call in calls * 2:
+        add[(4,)](*call)
+        first, again = fake.launches[len(fake.launches) - len(calls) - 1], fake.launches[-1]
+        assert (first.name, first.threads) == (again.name, again.threads)
+        assert again.value(0) == call[0].data_ptr()
+    functions = [launch.function for launch in fake.launches]
+    assert len(set(functions[:4])) == 4
+    assert functions == functions[:4] * 3
+
+
+def test_a_constant_that_is_equal_but_of_another_class(fake):
+    add, (x, y, o) = make_add(), tensors()
+    for block in (256, 256.0, 256):
+        try:
+            add[(4,)](x, y, o, N, block)
+        except TileError:
+            assert block.__class__ is float
+    assert len(fake.launches) == 2
+
+
+def test_one_device_is_always_current(monkeypatch):
+    copy.forget()
+    fake = fake_driver.install(monkeypatch, one_device=True)
+    fake.device = 1  # not asked for
+    add, (x, y, o) = make_add(), tensors()
+    add[(4,)](x, y, o, N)
+    add.bind(x, y, o, N, grid=(4,))()
+    monkeypatch.setattr(tiledsl.runtime.driver, "on_device", lambda _: pytest.fail("switched"))
+    add[(4,)](x, y, o, N)
+    assert len(fake.launches) == 3
 
 
 def test_contradictory_declarations():

@@ -1,0 +1,226 @@
+"""The text of a kernel's guard, and of the functions that serve calls which are alike."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tiledsl.dtypes import INT32_ROOM
+
+Kind = Literal[
+    "tensor", "pointer", "descriptor", "int", "long", "float", "bool", "none", "constant", "other"
+]
+
+MEMORY = ("tensor", "descriptor", "pointer")
+READ = {"int": "int", "long": "int", "float": "float", "bool": "bool"}
+PREFIX = "tdsl_"
+"""Of all names in generated text: a kernel's parameters have no such names."""
+FAST = "_fast"
+"""Attribute of a kernel: what its launches call."""
+REFUSED = "tdsl_refused"
+"""In the body of an entry: what it returns for a number that does not fit."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The arguments of a call, as far as the text of a guard depends on them.
+
+    kinds: per parameter.  by_value: plans depend on extents, integers and the grid.
+    plain: parameters whose integers are not looked at.  defaults: parameters that have one.
+    factors: parameters for which it matters that an integer is 1; None for all.
+    """
+
+    kinds: tuple[tuple[str, Kind], ...]
+    by_value: bool
+    plain: frozenset[str] = frozenset()
+    defaults: frozenset[str] = frozenset()
+    factors: frozenset[str] | None = None
+
+
+def fact_name(letter: str, name: str) -> str:
+    """Name of a fact: p for an address, s extents, t strides, v a value."""
+    return f"{PREFIX}{letter}_{name}"
+
+
+def split_fact(text: str) -> tuple[str, str]:
+    """(letter, name of the argument)."""
+    letter, _, name = text.removeprefix(PREFIX).partition("_")
+    return letter, name
+
+
+def facts_of(shape: Shape) -> tuple[str, ...]:
+    """Parameters of an entry: names of the facts that a guard hands over."""
+    out: list[str] = []
+    for name, kind in shape.kinds:
+        match kind:
+            case "tensor" | "descriptor":
+                out += [fact_name(letter, name) for letter in "pst"]
+            case "pointer":
+                out.append(fact_name("p", name))
+            case "int" | "long" | "float" | "bool":
+                out.append(fact_name("v", name))
+            case _:
+                pass
+    return tuple(out)
+
+
+class GuardText:
+    """Text for the calls of one shape."""
+
+    def __init__(self, parameters: Mapping[str, inspect.Parameter], shape: Shape) -> None:
+        names = list(parameters)
+        last = [n for n in names if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY]
+        first = [n for n in names if n not in last]
+        defaults = {n: f"{n}=tdsl_default_{n}" for n in names}
+        listed = ["tdsl_grid", "/", *(defaults[n] for n in first), "*tdsl_more"]
+        self.listed = ", ".join([*listed, *(defaults[n] for n in last), "**tdsl_options"])
+        passed = ["tdsl_grid", *first, "*tdsl_more", *(f"{n}={n}" for n in last), "**tdsl_options"]
+        self.passed = ", ".join(passed)
+        everything = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
+        self.slow = f"tdsl_slow(tdsl_grid, {everything}, tdsl_more, tdsl_options)"
+        self.names = ", ".join(names)
+        self.facts = "".join(f"{f}, " for f in facts_of(shape))
+        self.made = _Facts(shape)
+        self.reads = "\n        ".join(self.made.reads or ["pass"])
+        self.key = ", ".join(self.made.key)
+
+    def guard(self) -> str:
+        """The function that looks a call up, and the one that makes its key."""
+        odd = ["tdsl_more", *self.made.odd, "tdsl_watched and tdsl_changed(tdsl_watched)"]
+        return f"""\
+def tdsl_launch({self.listed}):
+    if {" or ".join(odd)}:
+        return {self.slow}
+    try:
+        {self.reads}
+        tdsl_run, tdsl_fast = tdsl_entries[{self.key}]
+    except (AttributeError, KeyError, TypeError, RuntimeError):
+        return {self.slow}
+    tdsl_space["{FAST}"] = tdsl_fast
+    if tdsl_run(tdsl_grid, {self.facts}):
+        {self.slow}
+
+def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
+        {self.reads}
+        return ({self.key},), ({", ".join(self.made.values)},), ({self.facts})
+"""
+
+    def fast(self, body: str) -> str:
+        """The function for calls of one key. body: packs the facts and launches."""
+        tests = ("\n" + " " * 12 + "and ").join(self.made.tests)
+        return f"""\
+def tdsl_fast({self.listed}):
+    try:
+        {self.reads}
+        if tdsl_more or tdsl_watched and tdsl_changed(tdsl_watched) or not (
+            {tests}
+        ):
+            return tdsl_launch({self.passed})
+    except (AttributeError, TypeError, RuntimeError):
+        return tdsl_launch({self.passed})
+{body.replace(REFUSED, self.slow)}"""
+
+
+class _Facts:
+    """The text that reads and tells apart calls of a shape.
+
+    reads: statements that read the facts.  key: expressions that decide the program.
+    tests: true for a call with the key of another one, whose `values` are `tdsl_0`, ...
+    odd: tests that are true for calls of other shapes.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.reads: list[str] = []
+        self.key: list[str] = []
+        self.tests: list[str] = []
+        self.values: list[str] = []
+        self.odd: list[str] = []
+        for name, kind in shape.kinds:
+            match kind:
+                case "tensor" | "descriptor" | "pointer":
+                    self._tensor(name, kind)
+                case "int" | "long" | "float" | "bool":
+                    self._number(name, kind)
+                case "none":
+                    self.tests.append(f"{name} is None")
+                    self.odd.append(f"{name} is not None")
+                case "constant":
+                    self._constant(name)
+                case "other":
+                    pass
+        self._alignment([fact_name("p", n) for n, k in shape.kinds if k in MEMORY])
+        self._equal("tdsl_tuple(tdsl_options.items()) if tdsl_options else None")
+        if shape.by_value:
+            self._equal("tdsl_grid if tdsl_grid.__class__ is tdsl_tuple else None")
+
+    def _last(self, value: str) -> str:
+        self.values.append(value)
+        return f"tdsl_{len(self.values) - 1}"
+
+    def _equal(self, value: str, test: str = "==") -> None:
+        self.key.append(value)
+        self.tests.append(f"({value}) {test} {self._last(value)}")
+
+    def _tensor(self, name: str, kind: Kind) -> None:
+        self.reads.append(f"{fact_name('p', name)} = {name}.data_ptr()")
+        if kind == "descriptor":
+            self.tests.append(f"{name}.__class__ is tdsl_descriptor")
+            self.odd.append(f"{name}.__class__ is not tdsl_descriptor")
+            self._equal(f"{name}.block")
+        self._equal(f"{name}.dtype", "is")
+        self._equal(f"{name}.get_device()")
+        if kind != "pointer":
+            self.reads.append(f"{fact_name('s', name)} = {name}.shape")
+            self.reads.append(f"{fact_name('t', name)} = {name}.stride()")
+            self._equal(fact_name("s", name))
+            self._equal(fact_name("t", name))
+
+    def _number(self, name: str, kind: Kind) -> None:
+        is_kind = f"{name}.__class__ is tdsl_{READ[kind]}"
+        self.odd.append(f"not {is_kind}")
+        self.reads.append(f"{fact_name('v', name)} = {name}")
+        known = self._known(name, kind)
+        if not known:
+            self.tests.append(is_kind)
+            return
+        # The same object as before needs no look at what is known of it.
+        self.key.append(known)
+        last, lasts = self._last(name), self._last(known)
+        self.tests.append(f"({name} is {last} or {is_kind} and ({known}) == {lasts})")
+
+    def _known(self, name: str, kind: Kind) -> str:
+        """Expression for what a program may know of a number."""
+        shape = self.shape
+        if shape.by_value:
+            return name
+        if kind not in ("int", "long"):
+            return ""
+        if name in shape.plain:
+            known = f"{name} >= {INT32_ROOM}"
+        else:
+            known = _divisor(name, one=shape.factors is None or name in shape.factors)
+        # An "int" over 32 bits fails to pack, which sends the call the slow way.
+        return known if kind == "int" else f"({name} >> 31, {known})"
+
+    def _constant(self, name: str) -> None:
+        """1, 1.0 and True are different constants; a default need not be hashable."""
+        both = f"({name}, {name}.__class__)"
+        default = name in self.shape.defaults
+        self.key.append(f"{name} is tdsl_default_{name} or {both}" if default else both)
+        last, kind = self._last(name), self._last(f"tdsl_compared.get({name}.__class__)")
+        self.tests.append(f"({name} is {last} or {name}.__class__ is {kind} and {name} == {last})")
+
+    def _alignment(self, pointers: list[str]) -> None:
+        """The low bits of all addresses: mostly all of them are 0, which one test tells."""
+        if pointers:
+            each = "".join(f"{p} & 15, " for p in pointers)
+            self._equal(f"({' | '.join(pointers)}) & 15 and ({each})")
+
+
+def _divisor(name: str, *, one: bool) -> str:
+    """What is known of an integer: its low bits, and of a factor whether it is 1."""
+    low = f"({name} == 1 or ({name} & 15) + 2)" if one else f"{name} & 15"
+    return f"{low} if 0 < {name} < {INT32_ROOM} else -1 - ({name} > 0)"

@@ -64,6 +64,14 @@ def test_trips(K: int) -> None:
     close(args[3], gathered_want(args))
 
 
+def test_masks_that_cut_copies() -> None:
+    """Rows are aligned and their ends are not: a copy takes the elements before the end alone."""
+    args = gathered_args(64, 64, 101, (64, 64, 64), pad=3)
+    notes = run(gathered_matmul, args, (1, 1))
+    close(args[3], gathered_want(args))
+    assert sum("16 bytes at once" in n for n in notes) == 2
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_pages(seed: int) -> None:
     """Addresses come from a table that the loop reads; weights are staged, values read as they lie."""

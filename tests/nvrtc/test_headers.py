@@ -140,6 +140,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) smem(u32* out, float* f) {
   stmatrix_x1_trans(s, a); stmatrix_x2_trans(s, a, b); stmatrix_x4_trans(s, a, b, c, d);
   cp_async<4>(s, out); cp_async<8>(s, out); cp_async<16>(s, out);
   cp_async_zfill<4>(s, out, a); cp_async_zfill<8>(s, out, a); cp_async_zfill<16>(s, out, a);
+  cp_async_part<4>(s, out, 2); cp_async_part<8>(s, out, 4); cp_async_part<16>(s, out, 6);
   cp_async_commit(); cp_async_wait<0>();
   out[0] = mapa(s, 1);
 }

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
@@ -135,6 +136,23 @@ def access_width(op: Access, layout: Layout, facts: AxisFacts) -> tuple[int, boo
     mask = op.mask if not isinstance(op, atomic.Cas) else None
     whole = mask is None or facts.of(mask).axes[dim].constancy % width == 0
     return width, whole
+
+
+def copied_width(
+    op: Copy | pointer.Load, dim: int, width: int, facts: AxisFacts
+) -> tuple[int, bool]:
+    """(elements of a copy that the mask allows, whether it is equal in all of them).
+
+    A copy may take the first few elements alone, no others.
+    """
+    if op.mask is None:
+        return width, True
+    constancy = facts.of(op.mask).axes[dim].constancy
+    if constancy % width and only_falls(op.mask, dim, width, facts):
+        return width, False
+    while width > 1 and constancy % width:
+        width //= 2
+    return width, True
 
 
 # ---------------------------------------------------------------------- cost

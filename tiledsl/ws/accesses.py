@@ -37,6 +37,7 @@ from tiledsl.ws.access_layouts import RegisterAccess
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import access_width
 from tiledsl.ws.access_layouts import anchor
+from tiledsl.ws.access_layouts import copied_width
 from tiledsl.ws.access_layouts import vector_dim
 from tiledsl.ws.free import is_index
 from tiledsl.ws.fuse import LoopBody
@@ -104,11 +105,9 @@ def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:
     type_ = op.result.type
     assert isinstance(type_, TileType)
     assert type_.layout is not None
-    width, _ = access_width(op, type_.layout, facts)
-    found = vector_dim(type_.layout)
-    if op.mask is not None and found is not None:
-        while width > 1 and facts.of(op.mask).axes[found[0]].constancy % width:
-            width //= 2
+    width, whole = access_width(op, type_.layout, facts)
+    if (found := vector_dim(type_.layout)) is not None:
+        width, whole = copied_width(op, found[0], width, facts)
     if width * type_.dtype.bytes < min(COPY_BYTES):
         raise ScheduleError(f"copies of {width * type_.dtype.bytes} bytes", op.loc)
     body = _AddressBody(graph, type_)
@@ -125,6 +124,7 @@ def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:
         dtype=pointer.pointed_to(op.pointer, op.opcode),
         masked=op.mask is not None,
         width=width,
+        whole=whole,
         slot=op.slot,
         body=body.body,
         loc=op.loc,
@@ -182,6 +182,8 @@ def has_vectors(dtype: DType) -> bool:
 
 class _AddressBody(LoopBody):
     """The body of an access: index math is always made in place."""
+
+    shortens_masks = False
 
     def __init__(self, graph: TileGraph, type_: TileType) -> None:
         super().__init__(graph, type_, set())

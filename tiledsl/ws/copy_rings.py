@@ -27,6 +27,7 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.access_layouts import VECTOR_BYTES
+from tiledsl.ws.access_layouts import copied_width
 from tiledsl.ws.access_layouts import wanted_shape
 from tiledsl.ws.copy_loop import CopyLoop
 from tiledsl.ws.copy_loop import RingLoad
@@ -231,9 +232,7 @@ def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts, limits: RingLim
     width = facts.of(load.pointer).width(fast, VECTOR_BYTES // size)
     if width * size < least:
         return f"{width * size} bytes side by side are aligned, a copy takes {least}"
-    width = _divided(width, type_.shape[fast])
-    if load.mask is not None:
-        width = _divided(width, facts.of(load.mask).axes[fast].constancy)
+    width, _ = copied_width(load, fast, _divided(width, type_.shape[fast]), facts)
     if width * size < least:
         return f"the mask may cut {least} bytes, the least that a copy takes"
     share = max(1, type_.num_elements // (32 * limits.num_warps))

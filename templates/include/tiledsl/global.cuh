@@ -126,9 +126,22 @@ template <class LD, class T> TDSL_FN T load_one(const T* p, bool in, T other) {
 }
 
 // ------------------------------------------------------------------ copies to shared memory
-// Starts a copy of BYTES bytes; zeros where the lane is outside. Thread. ISA: cp.async.
-template <int BYTES, class T> TDSL_FN void copy_lane(u32 to, Lane<T> a) { cp_async<BYTES>(to, a.p); }
-template <int BYTES, class T> TDSL_FN void copy_lane(u32 to, MaskedLane<T> a) { cp_async_zfill<BYTES>(to, a.p, a.in); }
+// Starts a copy of V neighbours; zeros where the first is outside. Thread. ISA: cp.async.
+template <int V, class T> TDSL_FN void copy_lane(u32 to, Lane<T> a) { cp_async<V * sizeof(T)>(to, a.p); }
+template <int V, class T> TDSL_FN void copy_lane(u32 to, MaskedLane<T> a) {
+  cp_async_zfill<V * sizeof(T)>(to, a.p, a.in);
+}
+// As copy_lane where only the first few of the neighbours may be inside. Thread. ISA: cp.async.
+template <int V, class F> TDSL_FN void copy_partial(u32 to, int i, F at) {
+  constexpr int SIZE = sizeof(*at(i).p);
+  u32 count = V;
+  if (!at(i + V - 1).in) {
+    count = 0;
+#pragma unroll
+    for (int k = 0; k < V - 1; ++k) count += at(i + k).in;
+  }
+  cp_async_part<V * SIZE>(to, at(i).p, count * SIZE);
+}
 
 // ------------------------------------------------------------------ stores
 template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }

@@ -233,16 +233,19 @@ template <int BYTES> TDSL_FN void cp_async(u32 dst, const void* src) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
   }
 }
-// As cp_async, but writes zeros and reads nothing where `valid` is false. Thread. ISA: cp.async.
-template <int BYTES> TDSL_FN void cp_async_zfill(u32 dst, const void* src, bool valid) {
+// As cp_async, but reads the first `bytes` bytes alone and writes zeros for the rest. Thread. ISA: cp.async.
+template <int BYTES> TDSL_FN void cp_async_part(u32 dst, const void* src, u32 bytes) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async moves 4, 8 or 16 bytes");
-  const u32 bytes = valid ? BYTES : 0;
   if constexpr (BYTES == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(BYTES), "r"(bytes)
                  : "memory");
   }
+}
+// As cp_async, but writes zeros and reads nothing where `valid` is false. Thread. ISA: cp.async.
+template <int BYTES> TDSL_FN void cp_async_zfill(u32 dst, const void* src, bool valid) {
+  cp_async_part<BYTES>(dst, src, valid ? BYTES : 0);
 }
 // cp.async.commit_group: closes this thread's group. Thread. ISA: cp.async.commit_group.
 TDSL_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -27,17 +27,17 @@ yields_to("pointer.copy_lanes")(yield_lanes)
 
 @dataclass(frozen=True)
 class CopyContext:
-    """A loop over vectors of `width` elements, `bytes` bytes each.
+    """A loop over vectors of `width` elements.
 
-    at: the function of their addresses. line, byte: where register `i` goes in the slot. only: the
-    registers and threads that have something to copy.
+    at: the function of their addresses. call: the copy of one. line, byte: where register `i` goes
+    in the slot. only: the registers and threads that have something to copy.
     """
 
     at: str
     body: str
     count: int
     width: int
-    bytes: int
+    call: str
     slot: str
     place: str
     line: str
@@ -59,7 +59,7 @@ class NoContext:
 
 @emits("pointer.copy_lanes")
 def copy_lanes(op: ops.CopyLanes, e: Emission, body: str) -> CopyContext:
-    """`copy_lane<16>(slot_1 + smem_at<128, 64, 128>(line, byte), at_1(i));`."""
+    """`copy_lane<8>(slot_1 + smem_at<128, 64, 128>(line, byte), at_1(i));`."""
     e.accesses.has_copies = True
     memory = smem_type(op.slot, "copy")
     coords = [
@@ -76,13 +76,15 @@ def copy_lanes(op: ops.CopyLanes, e: Emission, body: str) -> CopyContext:
             line = f"({line}) * {extent} + {coords[dim]}" if line and line != "0" else coords[dim]
     size = memory.dtype.bytes
     extent = memory.shape[major]
+    at = e.names.fresh("at")
+    whole, part = f"copy_lane<{op.width}>(to, {at}(i))", f"copy_partial<{op.width}>(to, i, {at})"
     place = f"{memory.swizzle_bytes}, {prod(memory.shape) // extent}, {extent * size}"
     return CopyContext(
-        e.names.fresh("at"),
+        at,
         body,
         op.layout.num_regs,
         op.width,
-        op.width * size,
+        whole if op.whole else part,
         e.text(op.slot),
         place,
         line or "0",

@@ -100,6 +100,14 @@ def test_f32_sums_are_made_by_warpgroups_at_one_tile(shape: tuple[int, int, int]
     assert plan.mma_depth == 1
 
 
+def test_three_warpgroups_make_f32_sums_of_large_products() -> None:
+    for kernel in (fp8(8192, 8192, 4096), scaled(8192, 8192, 4096)):
+        plan = kernel.plan
+        assert isinstance(plan, Plan)
+        assert (kernel.constants["BM"], kernel.constants["BN"]) == (192, 128)
+        assert (plan.num_consumers, plan.turns, plan.cluster_size) == (3, True, 1)
+
+
 @pytest.mark.parametrize("M", [1, 16, 64])
 def test_few_rows_with_f32_sums(M: int) -> None:
     kernel = fp8(M, 8192, 8192)
@@ -140,10 +148,12 @@ def test_a_second_group_in_flight_is_refused() -> None:
         fp8(4096, 4096, 4096, mma_depth=2)
 
 
-@pytest.mark.parametrize("BM", [128, 192])
-@pytest.mark.parametrize("turns", [True, False])
-def test_products_start_in_turns(turns: bool, BM: int) -> None:
-    kernel = fp8(4096, 4096, 4096, BM=BM, BN=112, ping_pong=None if turns else False)
+@pytest.mark.parametrize(
+    ("BM", "asked", "turns"),
+    [(192, None, True), (192, False, False), (128, None, False), (128, True, True)],
+)
+def test_products_start_in_turns(BM: int, asked: bool | None, turns: bool) -> None:
+    kernel = fp8(4096, 4096, 4096, BM=BM, BN=112, ping_pong=asked)
     assert kernel.plan.turns == turns
     assert kernel.certificate is not None
     assert kernel.certificate.proved

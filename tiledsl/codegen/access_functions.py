@@ -68,7 +68,6 @@ class AccessFunctions:
         self._stores: set[Policy] = set()
         self._atomics: set[Atomic] = set()
         self.has_copies = False
-        self.has_shifts = False
 
     @property
     def is_used(self) -> bool:
@@ -95,7 +94,6 @@ class AccessFunctions:
             return ""
         return render(
             "generated/access.cuh.j2",
-            shifts=self.has_shifts,
             loads=sorted(self._loads),
             stores=sorted(self._stores),
             atomics=sorted(self._atomics),

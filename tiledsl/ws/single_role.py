@@ -76,7 +76,7 @@ class SinglePlan:
     num_ctas: int = 1
     min_blocks: int = 1
     num_stages: int = 0
-    pdl: bool = False
+    pdl: bool = True
 
     @property
     def num_threads(self) -> int:

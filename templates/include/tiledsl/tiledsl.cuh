@@ -16,6 +16,7 @@
 #include "tiledsl/raster.cuh"
 #include "tiledsl/tile.cuh"
 #include "tiledsl/global.cuh"
+#include "tiledsl/shifted.cuh"
 #include "tiledsl/library.cuh"
 #include "tiledsl/combine.cuh"
 #include "tiledsl/reduction.cuh"

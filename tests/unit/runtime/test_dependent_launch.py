@@ -55,7 +55,17 @@ def test_the_configuration_is_what_the_driver_reads():
     assert attribute.value.programmaticStreamSerializationAllowed == 1
 
 
-def test_only_kernels_that_wait_are_launched_so(monkeypatch):
+def test_a_single_role_waits_before_global_memory():
+    x = torch.empty(64, device="meta")
+    body = scale.compile(x, x, 64, 64, grid=(1,)).module.source.partition('extern "C"')[2]
+    before, wait, after = body.partition("grid_dependency_wait();")
+    assert wait
+    assert "grid_dependency_wait" not in after
+    assert not re.search(r"load|store", before.partition("---- main")[2])
+    assert re.search(r"load", after)
+
+
+def test_kernels_that_wait_are_launched_so(monkeypatch):
     fake = fake_driver.install(monkeypatch)
     matmul.forget()
     scale.forget()
@@ -64,5 +74,5 @@ def test_only_kernels_that_wait_are_launched_so(monkeypatch):
     matmul.bind(a, b, c, grid=lambda m: (tl.cdiv(512, m["BM"]), tl.cdiv(512, m["BN"])))()
     x = torch.zeros(64)
     scale[(1,)](x, x, 64, 64)
-    assert [launch.early for launch in fake.launches] == [True, True, False]
+    assert [launch.early for launch in fake.launches] == [True, True, True]
     matmul.forget()

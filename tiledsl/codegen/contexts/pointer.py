@@ -256,7 +256,6 @@ def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
 
 def _shifted_form(op: ops.Lanes, e: Emission, *lanes: int) -> str:
     """`32, 8, ByEnds`: registers, elements of a vector, lanes, and how the mask is asked for."""
-    e.accesses.has_shifts = True
     mask = "ByEnds" if op.falls or not op.masked else "ByElement"
     return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask)))
 

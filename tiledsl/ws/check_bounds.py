@@ -19,7 +19,10 @@ Program3 = tuple[int, int, int]
 
 
 class Bounds:
-    """Bounds of a loop in the first iteration of the loops around it."""
+    """Bounds of a loop in the first iteration of the loops around it.
+
+    symbols: extents and arguments that they depend on. axes: of the grid, on whose ids they do.
+    """
 
     def __init__(self, code: Program, loop: For) -> None:
         self.code = code
@@ -28,8 +31,12 @@ class Bounds:
         found = {self._symbol(v) for v in self.formula.leaves}
         self.symbols = sorted(n for n in found if n >= 0)
         self.owners = [v.defining_op for v in self.formula.leaves]
-        tile = TileToProgram | ProgramId
-        self.depends_on_tile = any(isinstance(o, tile) for o in self.owners)
+        found = ((v, o) for v, o in zip(self.formula.leaves, self.owners, strict=True))
+        self.axes = {
+            o.axis if isinstance(o, ProgramId) else v.index
+            for v, o in found
+            if isinstance(o, TileToProgram | ProgramId)
+        }
 
     def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
         """Lower, upper, step in a launch, in the tile of a program."""

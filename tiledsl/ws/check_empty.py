@@ -47,6 +47,7 @@ class _Terms:
     def __init__(self) -> None:
         self.least: dict[Atom, int] = {}
         self.most: dict[Atom, int] = {}
+        self._quotients: dict[Atom, tuple[Linear, int]] = {}
         self._known: dict[tuple[Value, int], list[Linear]] = {}
 
     def at_most(self, v: Value) -> list[Linear]:
@@ -59,13 +60,23 @@ class _Terms:
 
     def is_positive(self, x: Linear) -> bool:
         """Whether a sum is at least 0, whatever its atoms are."""
-        total, atoms = x
+        total, atoms = self._without_quotients(x)
         for atom, factor in atoms:
             limit = self.least if factor > 0 else self.most
             if atom not in limit:
                 return False
             total += factor * limit[atom]
         return total >= 0
+
+    def _without_quotients(self, x: Linear) -> Linear:
+        """A positive multiple of a sum, or less: x // c * c lies within x - (c - 1) and x."""
+        for atom, factor in x[1]:
+            if atom in self._quotients:
+                inner, by = self._quotients[atom]
+                rest = _times(_sum(x, (0, ((atom, factor),)), -1), by)
+                least = _sum(inner, (by - 1, ()), -1) if factor > 0 else inner
+                return self._without_quotients(_sum(rest, least, factor))
+        return x
 
     def _bounds(self, v: Value, sign: int) -> list[Linear]:
         if (v, sign) not in self._known:
@@ -117,13 +128,15 @@ class _Terms:
         return []
 
     def _divided(self, a: Value, b: Value) -> list[Linear]:
-        """Exact quotients only."""
+        """The quotient where the parts have one, else something that lies near it."""
         x, y = self._exact(a), self._exact(b)
         if x is None or y is None or y[1] or y[0] <= 0:
             return []
         parts = (x[0], *(factor for _, factor in x[1]))
         if any(p % y[0] for p in parts):
-            return []
+            atom: Atom = ("quotient", x, y[0])
+            self._quotients[atom] = x, y[0]
+            return [(0, ((atom, 1),))]
         return [(x[0] // y[0], tuple((atom, factor // y[0]) for atom, factor in x[1]))]
 
     def _larger(self, a: Value, b: Value, sign: int) -> list[Linear]:

@@ -69,14 +69,18 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         return LaunchPoint(step * trips, _grid(1, number * turns, axis, cluster_size))
 
     trips = (depth + told_apart + ENOUGH_TRIPS) * scale
-    at = _where(code, LaunchPoint(step * trips + 1, (1, 1, 1), step=step, units=units), trips)
+    many_trips = LaunchPoint(step * trips + 1, (1, 1, 1), step=step, units=units)
+    x, y, z = at = _where(code, many_trips, trips)
+    sizes = (2 * x or 1, 2 * y or 1, 2 * z or 1)
+    first, total = x + sizes[0] * (y + sizes[1] * z), sizes[0] * sizes[1] * sizes[2]
+    clusters = max(1, (total - first) // turns)
     deep = LaunchPoint(
         step * trips + 1,
-        _grid(2 * at, 1, axis, cluster_size),
-        clusters=max(1, at // turns),
-        first=at,
-        drawn=2 * at - at // turns - 1,
-        program=(at, 0, 0),
+        _grid(*sizes[:2], axis, cluster_size, sizes[2]),
+        clusters=clusters,
+        first=first,
+        drawn=total - clusters - 1,
+        program=at,
     )
     few = [
         LaunchPoint(step, (0, 1, 1)),
@@ -93,29 +97,34 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         grid = _grid(depth // 2 + 2, 2 * turns, axis, cluster_size)
         few.append(_uneven(code, LaunchPoint(step * (depth + 2), grid, wobble=1)))
     if any(isinstance(o, ProgramId) for b in bounds_of(code) for o in b.owners):
-        few += [replace(p, program=(at, 0, 0)) for p in few]
+        few += [replace(p, program=at) for p in few]
     many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
     return Points(*([replace(p, step=step, units=units) for p in ps] for ps in (few, many)))
 
 
-def _where(code: Program, point: LaunchPoint, trips: int) -> int:
-    """How far along axis 0 a tile has to lie for all the trips that the loops may have."""
-    loops = [b for b in bounds_of(code) if b.depends_on_tile]
-    at = trips
+def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int]:
+    """How far along the axes a tile has to lie for all the trips that the loops may have.
+
+    Along those that bound loops, else along axis 0.
+    """
+    loops = [b for b in bounds_of(code) if b.axes]
+    axes = {axis for b in loops for axis in b.axes} or {0}
+    at, made = trips, NEAR
     for _ in range(MAX_DOUBLINGS):
-        if all(b.trips(point, (at, 0, 0)) >= min(trips, b.trips(point, ALL_FAR)) for b in loops):
+        made = (at * (0 in axes), at * (1 in axes), at * (2 in axes))
+        if all(b.trips(point, made) >= min(trips, b.trips(point, ALL_FAR)) for b in loops):
             break
         at *= 2
-    return at
+    return made
 
 
 def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
-    loops = [b for b in bounds_of(code) if b.depends_on_tile]
+    loops = [b for b in bounds_of(code) if b.axes]
     zeroed = [replace(point, other=(symbol, 0)) for symbol in code.symbols.values()]
 
     def trips(candidate: LaunchPoint) -> int:
-        rows = [(x, 0, 0) for x in range(point.grid[0])]
+        rows = [(x, y, 0) for y in range(point.grid[1]) for x in range(point.grid[0])]
         return max(len({b.trips(candidate, ids) for ids in rows}) for b in loops)
 
     return max([point, *zeroed], key=trips) if loops else point
@@ -133,9 +142,9 @@ def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
                 yield LaunchPoint(extent, grid, step=step, units=units)
 
 
-def _grid(x: int, y: int, axis: int, cluster_size: int) -> tuple[int, int, int]:
-    """A grid of x by y cluster tiles."""
-    sizes = [x, y, 1]
+def _grid(x: int, y: int, axis: int, cluster_size: int, z: int = 1) -> tuple[int, int, int]:
+    """A grid of x by y by z cluster tiles."""
+    sizes = [x, y, z]
     if axis >= 0:
         sizes[axis] *= cluster_size
     return sizes[0], sizes[1], sizes[2]
@@ -176,7 +185,7 @@ def _is_extent(v: Value, tensor: Value, dim: int) -> bool:
 def _unit(bounds: Bounds) -> int:
     """The unit of one loop: its step, unless its bounds are quotients or the like."""
     growth = 0
-    for program in (NEAR, ALL_FAR)[: 1 + bounds.depends_on_tile]:
+    for program in (NEAR, ALL_FAR) if bounds.axes else (NEAR,):
         at = [bounds.at(LaunchPoint(e, (0, 0, 0)), program) for e in (FAR, 2 * FAR)]
         trips = [(high - low) // by if by else 0 for low, high, by in at]
         growth = growth if growth > 0 else trips[1] - trips[0]

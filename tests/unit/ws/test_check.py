@@ -185,6 +185,6 @@ def test_the_launch_for_uneven_tiles_is_uneven() -> None:
     code = cut_down(copy_of("causal attention"), RULES)
     point = next(p for p in launch_points(code, 1, 1).few if p.wobble)
     loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
-    bounds = [b for b in (Bounds(code, loop) for loop in loops) if b.depends_on_tile]
+    bounds = [b for b in (Bounds(code, loop) for loop in loops) if b.axes]
     rows = [(x, 0, 0) for x in range(point.grid[0])]
     assert any(len({b.trips(point, ids) for ids in rows}) > 2 for b in bounds)

@@ -9,6 +9,7 @@ not wrap (docs/semantics.md).
 from __future__ import annotations
 
 from itertools import product
+from math import gcd
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -33,20 +34,20 @@ def is_empty(loop: For) -> bool:
     step = loop.step.defining_op
     if not isinstance(step, Constant) or not isinstance(step.value, int) or step.value <= 0:
         return False
-    below = _Terms()
-    highs = below.at_most(loop.upper)
-    return all(
-        any(below.is_positive(_sum(low, high, -1)) for high in highs)
-        for low in below.at_least(loop.lower)
-    )
+    return any(_Terms(choice).never_below(loop.lower, loop.upper) for choice in (0, 1))
 
 
 class _Terms:
-    """Bounds of scalars as sums; an atom stands for the same scalar wherever it is computed."""
+    """Bounds of scalars as sums; an atom stands for the same scalar wherever it is computed.
 
-    def __init__(self) -> None:
+    choice: the operand of a maximum that stands for it from below, where neither is the larger one.
+    """
+
+    def __init__(self, choice: int) -> None:
+        self.choice = choice
         self.least: dict[Atom, int] = {}
         self.most: dict[Atom, int] = {}
+        self._numbers: dict[Atom, Atom] = {}
         self._quotients: dict[Atom, tuple[Linear, int]] = {}
         self._known: dict[tuple[Value, int], list[Linear]] = {}
 
@@ -58,9 +59,16 @@ class _Terms:
         """Sums the least of which v reaches."""
         return self._bounds(v, -1)
 
+    def never_below(self, a: Value, b: Value) -> bool:
+        """Whether a >= b: what a reaches is no less than something that b does not exceed."""
+        highs = self.at_most(b)
+        return all(
+            any(self.is_positive(_sum(low, high, -1)) for high in highs) for low in self.at_least(a)
+        )
+
     def is_positive(self, x: Linear) -> bool:
         """Whether a sum is at least 0, whatever its atoms are."""
-        total, atoms = self._without_quotients(x)
+        total, atoms = self._without_programs(self._without_quotients(x))
         for atom, factor in atoms:
             limit = self.least if factor > 0 else self.most
             if atom not in limit:
@@ -69,13 +77,26 @@ class _Terms:
         return total >= 0
 
     def _without_quotients(self, x: Linear) -> Linear:
-        """A positive multiple of a sum, or less: x // c * c lies within x - (c - 1) and x."""
+        """A positive multiple of a sum, or less: x // c * c lies within x - (c - 1) and x.
+
+        Where all of x, and c, are multiples of g, within x - (c - g) and x.
+        """
         for atom, factor in x[1]:
             if atom in self._quotients:
                 inner, by = self._quotients[atom]
                 rest = _times(_sum(x, (0, ((atom, factor),)), -1), by)
-                least = _sum(inner, (by - 1, ()), -1) if factor > 0 else inner
+                unit = gcd(by, inner[0], *(f for _, f in inner[1]))
+                least = _sum(inner, (by - unit, ()), -1) if factor > 0 else inner
                 return self._without_quotients(_sum(rest, least, factor))
+        return x
+
+    def _without_programs(self, x: Linear) -> Linear:
+        """A sum, or less: the id of a program is less than their number."""
+        for atom, factor in x[1]:
+            if factor < 0 and atom in self._numbers:
+                self.least[self._numbers[atom]] = 1
+                last: Linear = (-1, ((self._numbers[atom], 1), (atom, -1)))
+                x = _sum(x, last, factor)
         return x
 
     def _bounds(self, v: Value, sign: int) -> list[Linear]:
@@ -103,7 +124,7 @@ class _Terms:
             case "mul", (a, b):
                 return self._scaled(a, b, sign)
             case "floordiv", (a, b):
-                return self._divided(a, b)
+                return [t for x in self._bounds(a, sign) for t in self._divided(x, b)]
             case "min", (a, b):
                 return self._bounds(a, sign) + self._bounds(b, sign)
             case "max", (a, b):
@@ -127,10 +148,10 @@ class _Terms:
             return [] if exact is None else [_times(exact, factor[0])]
         return []
 
-    def _divided(self, a: Value, b: Value) -> list[Linear]:
+    def _divided(self, x: Linear, b: Value) -> list[Linear]:
         """The quotient where the parts have one, else something that lies near it."""
-        x, y = self._exact(a), self._exact(b)
-        if x is None or y is None or y[1] or y[0] <= 0:
+        y = self._exact(b)
+        if y is None or y[1] or y[0] <= 0:
             return []
         parts = (x[0], *(factor for _, factor in x[1]))
         if any(p % y[0] for p in parts):
@@ -142,13 +163,9 @@ class _Terms:
     def _larger(self, a: Value, b: Value, sign: int) -> list[Linear]:
         """The one that is never below the other, if there is one; from below either will do."""
         for x, y in ((a, b), (b, a)):
-            least = self.at_least(x)
-            if all(
-                any(self.is_positive(_sum(low, high, -1)) for high in self.at_most(y))
-                for low in least
-            ):
+            if self.never_below(x, y):
                 return self._bounds(x, sign)
-        return self._bounds(a, sign) if sign < 0 else []
+        return self._bounds((a, b)[self.choice], sign) if sign < 0 else []
 
     def _exact(self, v: Value) -> Linear | None:
         """The sum that v is; None where it is the least of several."""
@@ -168,10 +185,10 @@ class _Terms:
                 self.least[atom] = 0
             case ProgramId() as op:
                 atom = ("program", op.axis)
-                self.least[atom] = 0
+                self.least[atom], self._numbers[atom] = 0, ("programs", op.axis)
             case TileToProgram() as op:
                 atom = ("program of", op.tile.id, v.index)
-                self.least[atom] = 0
+                self.least[atom], self._numbers[atom] = 0, ("programs", v.index)
             case NumPrograms() as op:
                 atom = ("programs", op.axis)
                 self.least[atom] = 1

@@ -96,6 +96,18 @@ def strided_matmul(
     tl.store(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :], acc, mask=mask)
 
 
+@triton.jit
+def tensor_matmul(
+    a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """C = A @ B of tensor parameters."""
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+
+
 def seeded(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
     """Normal numbers of a dtype, small integers of an integer one."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
@@ -171,7 +183,8 @@ def ring_kernel(
     given = dict(zip(names, args, strict=True))
     runtime = {n: v for n, v in given.items() if n not in constexprs}
     constants = {n: v for n, v in given.items() if n in constexprs}
-    found, _ = signature(runtime, pointers=names)
+    tensors = {p.name for p in kernel.description.parameters if p.annotation == "tensor"}
+    found, _ = signature(runtime, pointers=tuple(n for n in names if n not in tensors))
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     request = Request(
         kernel.fn, specs, constants, Launch(runtime, lambda _: (32, 32, 1)),

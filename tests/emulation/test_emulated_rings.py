@@ -21,9 +21,11 @@ from tests.ring_kernels import paged_args
 from tests.ring_kernels import paged_decode
 from tests.ring_kernels import paged_want
 from tests.ring_kernels import ring_kernel
+from tests.ring_kernels import seeded
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
 from tests.ring_kernels import strided_want
+from tests.ring_kernels import tensor_matmul
 from tiledsl import emulate
 from tiledsl.emulate.errors import EmulationFault
 from tiledsl.runtime.interop import numpy_view
@@ -126,6 +128,20 @@ def test_faults_are_found(fault: str) -> None:
 
     with pytest.raises((EmulationFault, AssertionError), match=message):
         all_seeds()
+
+
+@pytest.mark.parametrize(
+    ("shape", "copied"),
+    [((16, 72, 104), 2), ((70, 72, 97), 1), ((70, 61, 96), 1)],
+    ids=["few rows", "odd rows of A", "odd rows of B"],
+)
+def test_blocks_of_tensors(shape: tuple[int, int, int], copied: int) -> None:
+    """What a single role loads of tensors comes through rings too, where TMA could take it."""
+    M, N, K = shape
+    a, b, c = seeded(M, K), seeded(K, N, seed=1), torch.full((M, N), float("nan"))
+    notes = run(tensor_matmul, [a, b, c, 32, 64, 64], (-(-M // 32), -(-N // 64)))
+    close(c, a.float() @ b.float())
+    assert sum("through cp.async, 16 bytes" in n for n in notes) == copied
 
 
 # ---------------------------------------------------------------------- what stays

@@ -9,6 +9,7 @@ carried by it, or be loaded itself, but must not depend on what the loop compute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tiledsl.dtypes import float32
 from tiledsl.ir.analysis.axis_info import AxisFacts
@@ -17,6 +18,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
+from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
@@ -29,6 +31,7 @@ from tiledsl.target import Target
 from tiledsl.ws.access_layouts import VECTOR_BYTES
 from tiledsl.ws.access_layouts import copied_width
 from tiledsl.ws.access_layouts import wanted_shape
+from tiledsl.ws.block_copies import as_pointers
 from tiledsl.ws.copy_loop import CopyLoop
 from tiledsl.ws.copy_loop import RingLoad
 from tiledsl.ws.copy_loop import dot_uses
@@ -40,8 +43,12 @@ from tiledsl.ws.single_dots import is_MN_major
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""
+FILLED = "`other` is not 0, and copies fill with zeros"
 UNCHANGED_HINTS = ("cv", "cs")
 """Cache operators that a copy cannot have."""
+
+
+TileLoad = pointer.Load | memory.Load
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def copy_rings(graph: TileGraph, region: Region, limits: RingLimits) -> list[str
         inner = list(loop.body.walk())
         if any(isinstance(op, For | While) for op in inner):
             continue
-        loads = [op for op in inner if isinstance(op, pointer.Load) and _is_tile(op)]
+        loads = [op for op in inner if _is_tile_load(op)]
         if not loads or not any(isinstance(op, mma.Dot) for op in inner):
             continue
         if limits.depth < 2:
@@ -89,12 +96,12 @@ def _place(op: Op) -> str:
     return op.loc.short if op.loc else "?"
 
 
-def _is_tile(load: pointer.Load) -> bool:
-    return isinstance(load.pointer.type, TileType)
+def _is_tile_load(op: Op) -> TypeGuard[TileLoad]:
+    return isinstance(op, pointer.Load | memory.Load) and isinstance(op.result.type, TileType)
 
 
 def _decide(
-    graph: TileGraph, loop: For, loads: list[pointer.Load], facts: AxisFacts, limits: RingLimits
+    graph: TileGraph, loop: For, loads: list[TileLoad], facts: AxisFacts, limits: RingLimits
 ) -> tuple[CopyLoop | None, list[str]]:
     """What is done with a loop, and why loads stay as they are."""
     problem = _loop_problem(loop)
@@ -102,13 +109,13 @@ def _decide(
         return None, [f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     notes: list[str] = []
     found: list[RingLoad] = []
-    slices = [made for load in loads if (made := needed_ops(loop, [load])) is not None]
+    through = [op for op in loads if isinstance(op, pointer.Load)]
+    slices = [made for load in through if (made := needed_ops(loop, [load])) is not None]
     indexes = {op.id for ops, _ in slices for op in ops if isinstance(op, pointer.Load)}
     for load in loads:
         if load.id in indexes:
             continue
-        why = _obstacle(loop, load)
-        made = why or _ring_load(graph, load, facts, limits)
+        made = _candidate(graph, loop, load, facts, limits)
         if isinstance(made, RingLoad):
             found.append(made)
         else:
@@ -183,6 +190,29 @@ def _is_index(op: Op) -> bool:
 
 
 # ---------------------------------------------------------------------- one load
+def _candidate(
+    graph: TileGraph, loop: For, load: TileLoad, facts: AxisFacts, limits: RingLimits
+) -> RingLoad | str:
+    """How a load lies in its ring, or why it cannot be copied; blocks become tiles of pointers."""
+    if isinstance(load, pointer.Load):
+        return _obstacle(loop, load) or _ring_load(graph, load, facts, limits)
+    type_ = load.result.type
+    assert isinstance(type_, TileType)
+    if type_.rank != 2 or type_.dtype.bits < 8:
+        return f"blocks {type_} are not copied"
+    through = as_pointers(graph, load, facts)
+    if through is None:
+        return FILLED
+    graph.replace_uses(load.result, through.result)
+    made = _obstacle(loop, through) or _ring_load(graph, through, facts, limits)
+    if isinstance(made, RingLoad):
+        graph.erase(load)
+    else:
+        graph.replace_uses(through.result, load.result)
+        graph.erase(through)
+    return made
+
+
 def _obstacle(loop: For, load: pointer.Load) -> str:
     """Why a load cannot come iterations ahead; empty where it can."""
     dtype = pointer.pointed_to(load.pointer, "load")
@@ -193,7 +223,7 @@ def _obstacle(loop: For, load: pointer.Load) -> str:
     if dtype.is_pointer or dtype.bits < 8:
         return f"elements of {dtype} are not copied"
     if load.other is not None and not is_zero(load.other):
-        return "`other` is not 0, and copies fill with zeros"
+        return FILLED
     if needed_ops(loop, [load]) is None:
         return "addresses depend on what the loop computes"
     return ""

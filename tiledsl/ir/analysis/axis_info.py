@@ -22,6 +22,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import tile
@@ -30,6 +31,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.memory_base import Base
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -468,6 +470,14 @@ def _bits(facts: AxisFacts, op: Any) -> AxisInfo:
     if isinstance(op, ew.And):
         positive |= any(i.positive for i in infos)
     return AxisInfo(axes, every, found.unit, None, positive)
+
+
+@_rule(Base)
+def _base(facts: AxisFacts, op: Base) -> AxisInfo:
+    """The address of a tensor is as aligned as its type says."""
+    del facts
+    align = memory.tensor_type(op.tensor, "base").align_bytes
+    return AxisInfo((), align, unknown(op.result).unit, None, positive=True)
 
 
 @_rule(pointer.Load)

@@ -39,13 +39,13 @@ def wide_point(code: Program, loop: For, seen: int, cluster_size: int) -> Launch
 
 
 def _candidates(code: Program, bounds: Bounds, cluster_size: int) -> Iterator[LaunchPoint]:
-    """Extents alike, or one that bounds the loop unlike the others, from small to large."""
+    """One extent that bounds the loop unlike the others, or all alike, from small to large."""
     axes = [o.cluster_axis for o in code.graph.walk() if isinstance(o, TileToProgram)]
     turns = max((r.instances for r in code.roles), default=1)
     grid = [1, turns, 1]
     if (axis := max(axes, default=-1)) >= 0:
         grid[axis] *= cluster_size
     for size in SIZES:
-        for others in (size, 0, 1):
+        for others in (1, 0, size):
             for symbol in bounds.symbols if others != size else [-1]:
                 yield LaunchPoint(others, (grid[0], grid[1], grid[2]), other=(symbol, size))

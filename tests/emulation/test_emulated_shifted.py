@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.emulation.matmuls import BF16
+from tests.emulation.matmuls import F32
+from tests.emulation.matmuls import compiled as blocks_compiled
+from tests.emulation.matmuls import tensor
+from tests.emulation.test_emulated_kernels import normal
+from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.runtime.interop import numpy_view
@@ -100,3 +107,23 @@ def test_aligned_rows_are_not_shifted() -> None:
     assert "load_lanes<" in text
     assert "load_shifted" not in text
     torch.testing.assert_close(y, x, rtol=0, atol=0)
+
+
+@tiledsl.jit
+def move_blocks(x: tl.Tensor, y: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr):
+    """Blocks of x, also across its edges, to their places in its transpose y."""
+    m, n = tl.program_id(0) * BM - 3, tl.program_id(1) * BN - 5
+    y.store((n, m), tl.trans(x.load((m, n), (BM, BN))))
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "f32"])
+def test_blocks_of_odd_rows(dtype: np.dtype) -> None:
+    x = normal((103, 77), dtype)
+    y = normal((77, 103), dtype)
+    grid = (2, 2)
+    made = blocks_compiled(move_blocks, (tensor(x), tensor(y)), grid, BM=64, BN=64)
+    assert "load_shifted" in made.module.source
+    assert "store_shifted" in made.module.source
+    args = {"x": x, "y": y}
+    same_as_interpreter(move_blocks, args, ("y",), grid, BM=64, BN=64)
+    same_as_interpreter(move_blocks, {"x": x[:, :72].copy(), "y": y}, ("y",), grid, BM=64, BN=64)

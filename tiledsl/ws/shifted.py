@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.layout import Layout
-from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import vectors_of
 
 PIECE_BYTES = 16
 MOST_ALIGNED_BYTES = 4
@@ -52,14 +52,14 @@ def shiftable_width(op: Op, dim: int, facts: AxisFacts) -> int:
 
 def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
     """How an access in a layout is shifted; None where it is not."""
-    found = _vector(layout)
+    found = vectors_of(layout)
     if found is None or not isinstance(op, pointer.Load | pointer.Store):
         return None
-    dim, held, lanes = found
+    dim = found.dim
     width = shiftable_width(op, dim, facts)
-    if width == 1 or held % width or layout.num_regs % width:
+    if width == 1 or found.size % width or layout.num_regs % width:
         return None
-    lanes = lanes if held == width else 1
+    lanes = found.lanes if found.size == width else 1
     run = facts.of(op.pointer).axes[dim].contiguity
     while lanes > 1 and run % (width * lanes):
         lanes //= 2
@@ -67,14 +67,3 @@ def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
         return None
     falls = op.mask is None or only_falls(op.mask, dim, width, facts)
     return Shift(width, lanes, falls)
-
-
-def _vector(layout: Layout) -> tuple[int, int, int] | None:
-    """Dimension and size of the vectors of a layout, and lanes side by side along it."""
-    for dim, digits in enumerate(layout.dims):
-        found = [d for d in digits if d.size > 1]
-        if found and found[0].unit is Unit.REG and found[0].stride == 1:
-            is_next = len(found) > 1 and found[1].unit is Unit.LANE and found[1].stride == 1
-            lanes = found[1].size if is_next else 1
-            return dim, found[0].size, lanes if lanes & (lanes - 1) == 0 else 1
-    return None

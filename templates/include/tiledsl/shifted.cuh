@@ -10,6 +10,31 @@ namespace tdsl {
 
 constexpr u64 PIECE = 16;
 
+// How blocks of tensors are accessed. Thread. ISA: ld.global, st.global.
+struct BlockLoad {
+  static TDSL_FN void load_if(Cell<16>& c, u64 p, bool in) {
+    if (!in) return;
+    const Words<16> words = *reinterpret_cast<const Words<16>*>(p);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) c.w[k] = words.w[k];
+  }
+};
+struct BlockStore {
+  template <int BYTES> static TDSL_FN void store_if(Cell<BYTES> c, u64 p, bool in) {
+    if (!in) return;
+    if constexpr (BYTES == 1) {
+      *reinterpret_cast<u8*>(p) = (u8)c.w[0];
+    } else if constexpr (BYTES == 2) {
+      *reinterpret_cast<u16*>(p) = (u16)c.w[0];
+    } else {
+      Words<BYTES> words;
+#pragma unroll
+      for (int k = 0; k < BYTES / 4; ++k) words.w[k] = c.w[k];
+      *reinterpret_cast<Words<BYTES>*>(p) = words;
+    }
+  }
+};
+
 // Bytes off .. off + 15 of two pieces; off is below 16 and a multiple of an element. Thread. ISA: shf, selp.
 template <class T> TDSL_FN Cell<16> cut_from(Cell<16> lo, Cell<16> hi, u32 off) {
   u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
@@ -59,7 +84,8 @@ template <class T> TDSL_FN void put_filling(Cell<16>& c, int k, Cell<16> other, 
   }
 }
 
-// How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each.
+// How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each; where it
+// holds between two bounds, both ends say whether it holds for all.
 struct ByEnds {
   template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i + V - 1)); }
   template <int V, class F> static TDSL_FN bool any(F at, int i) { return is_in(at(i)); }
@@ -91,6 +117,17 @@ struct ByElement {
 #pragma unroll
     for (int k = 0; k < V; ++k) found |= k >= n && is_in(at(i + k));
     return found;
+  }
+};
+
+struct ByBounds {
+  template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i)) && is_in(at(i + V - 1)); }
+  template <int V, class F> static TDSL_FN bool any(F at, int i) { return all<V>(at, i) || ByElement::any<V>(at, i); }
+  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) {
+    return all<V>(at, i) || ByElement::before<V>(at, i, n);
+  }
+  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) {
+    return all<V>(at, i) || ByElement::from<V>(at, i, n);
   }
 };
 

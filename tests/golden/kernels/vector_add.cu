@@ -15,10 +15,9 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(a_1, i, x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{});
     }
   } else {
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      load_element(a_1, i, x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{});
-    }
+    load_shifted<8, 8, ByBounds,
+        BlockLoad>(a_1,
+        [&](int i) { return FilledLane<bf16>{x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{}}; });
   }
   Packed<bf16, 8> b_1;
   const int at_2 = off_1 + (int)(lane * 8 + warp * 256);
@@ -30,10 +29,9 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(b_1, i, y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{});
     }
   } else {
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      load_element(b_1, i, y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{});
-    }
+    load_shifted<8, 8, ByBounds,
+        BlockLoad>(b_1,
+        [&](int i) { return FilledLane<bf16>{y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{}}; });
   }
   Packed<bf16, 8> total_1;
   auto element_1 = [&](int i) {
@@ -50,9 +48,8 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       store_vector<8>(total_1, i, out_at_1 + i, inside(at_3 + i, out_shape_0));
     }
   } else {
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      store_element(total_1, i, out_at_1 + i, inside(at_3 + i, out_shape_0));
-    }
+    store_shifted<8, 8, 32, ByBounds,
+        BlockStore>(total_1, true,
+        [&](int i) { return MaskedLane<bf16>{out_at_1 + i, inside(at_3 + i, out_shape_0)}; });
   }
 }

@@ -30,6 +30,10 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import vectors_of
+
+PIECE_BYTES = 16
+"""What is read or written at once where vectors are not aligned."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class AccessContext:
     """A loop over elements, one over vectors, or both under a check.
 
     at: address of the element that register `i` goes with; inside: its predicate. other: value
-    outside, for loads.
+    outside, for loads. shifted: what takes the place of the loop over elements.
     """
 
     name: str
@@ -50,6 +54,7 @@ class AccessContext:
     pins: str = ""
     variant: str = ""
     skip: str = ""
+    shifted: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,10 @@ def load(op: ops.Load, e: Emission) -> AccessContext:
         return made
     own = op.part_of_warpgroup
     kept, _ = registers_inside(block.layout, op.part[0], op.part[1], own=own)
-    return made if kept == "true" else replace(made, skip=f"  if (!({kept})) continue;\n")
+    if kept == "true":
+        return made
+    variant = "checked" if made.variant == "shifted" else made.variant
+    return replace(made, variant=variant, skip=f"  if (!({kept})) continue;\n")
 
 
 @emits("memory.store")
@@ -158,7 +166,25 @@ def _access(
         return AccessContext(name, count, at, inside, other, width, pins=pins, variant="vectors")
     flag = e.names.fresh("vectors")
     e.before(f"const bool {flag} = {check};")
-    return AccessContext(name, count, at, inside, other, width, flag, pins, "checked")
+    made = AccessContext(name, count, at, inside, other, width, flag, pins, "checked")
+    shifted = _shifted(block, made, is_store=is_store)
+    return replace(made, variant="shifted", shifted=shifted) if shifted else made
+
+
+def _shifted(block: _Block, c: AccessContext, *, is_store: bool) -> str:
+    """The access in aligned pieces of vectors that are not aligned themselves, or ""."""
+    found, element = vectors_of(block.layout), memory_type(block.type_.dtype)
+    if c.width * block.type_.dtype.bytes != PIECE_BYTES or found is None:
+        return ""
+    if not is_store:
+        lane = f"FilledLane<{element}>{{{c.at}, {c.inside}, {c.other}}}"
+        form = f"{c.count}, {c.width}, ByBounds, BlockLoad"
+        return f"load_shifted<{form}>({c.name}, [&](int i) {{ return {lane}; }});"
+    if found.size != c.width or found.lanes == 1:
+        return ""
+    lane = f"MaskedLane<{element}>{{{c.at}, {c.inside}}}"
+    form = f"{c.count}, {c.width}, {found.lanes}, ByBounds, BlockStore"
+    return f"store_shifted<{form}>({c.name}, true, [&](int i) {{ return {lane}; }});"
 
 
 def _start(block: _Block, dim: int, e: Emission) -> str:

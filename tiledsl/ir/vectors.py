@@ -1,0 +1,32 @@
+"""Neighbours that a thread holds in consecutive registers, and lanes that go on where it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of a layout: along dimension `dim`, `size` elements each.
+
+    lanes: a power of two of lanes side by side, each of which begins where the one before ends.
+    """
+
+    dim: int
+    size: int
+    lanes: int
+
+
+def vectors_of(layout: Layout) -> Vectors | None:
+    """The vectors of a layout; None where neighbours lie in different threads."""
+    for dim, digits in enumerate(layout.dims):
+        found = [d for d in digits if d.size > 1]
+        if found and found[0].unit is Unit.REG and found[0].stride == 1:
+            lanes = 1
+            if len(found) > 1 and found[1].unit is Unit.LANE and found[1].stride == 1:
+                lanes = found[1].size
+            return Vectors(dim, found[0].size, lanes if lanes & (lanes - 1) == 0 else 1)
+    return None

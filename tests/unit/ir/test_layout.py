@@ -19,6 +19,8 @@ from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.layout import blocked
 from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.layout import mma_operand_8bit
+from tiledsl.ir.layout_moves import keeps_threads
 from tiledsl.ir.parser import parse_type
 from tiledsl.ir.types import TileType
 
@@ -53,6 +55,31 @@ def test_mma_accumulator_is_the_fragment_of_the_isa(
 def test_mma_accumulator_rejects_what_does_not_split(M: int, N: int, groups: int) -> None:
     with pytest.raises(ValueError, match="does not split"):
         mma_accumulator(M, N, groups)
+
+
+def test_paired_columns_are_fours_of_a_left_operand() -> None:
+    """What a lane holds of four columns side by side is what the operand wants of it."""
+    for N in range(32, 257, 32):
+        paired, operand = mma_accumulator(128, N, 2, paired=True), mma_operand_8bit(128, N, 2)
+        natural = mma_accumulator(128, N, 2)
+        # Column c of the instruction is this column of the product.
+        c = natural.coords()[..., 1]
+        half = c // (N // 2)
+        order = c % (N // 2) // 2 * 4 + half * 2 + c % 2
+        np.testing.assert_array_equal(paired.coords()[..., 1], order)
+        assert thread_sets(paired) == thread_sets(operand)
+        assert keeps_threads(paired, operand)
+        assert not keeps_threads(natural, operand)
+
+
+def test_operand_of_8_bits_is_the_fragment_of_the_isa() -> None:
+    lane, v = np.arange(32)[:, None], np.arange(32)[None, :]
+    row = lane // 4 + 8 * (v // 4 & 1)
+    k = 4 * (lane % 4) + (v & 3) + 16 * (v // 8)
+    got = mma_operand_8bit(64, 64).coords()
+    for w in range(4):
+        np.testing.assert_array_equal(got[w, ..., 0], 16 * w + np.broadcast_to(row, (32, 32)))
+        np.testing.assert_array_equal(got[w, ..., 1], k)
 
 
 def thread_sets(layout: Layout) -> list[Counter[tuple[int, ...]]]:

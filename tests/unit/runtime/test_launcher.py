@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from tiledsl import dtypes
+from tiledsl.codegen.c_launcher import source_text
 from tiledsl.codegen.module import GridParam
 from tiledsl.codegen.module import GridSpec
+from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
 from tiledsl.codegen.module import ShapeParam
@@ -194,6 +196,22 @@ def test_map_facts_extent_one():
     assert map_facts(map_param(), 0, (1, 60), (7, 1)).pitches_bytes == (128,)
     assert map_facts(map_param(), 0, (9, 1), (8, 5)).pitches_bytes == (16,)
     assert map_facts(map_param((0,), (64,)), 0, (60,), (1,)).pitches_bytes == ()
+
+
+def test_map_of_rows_in_fours():
+    param = map_param(dims=(1, 0, 0), box=(64, 2, 16))
+    facts = map_facts(param, 0, (12, 64), (80, 1))
+    assert (facts.extents, facts.pitches_bytes) == ((64, 4, 3), (160, 640))
+    with pytest.raises(LaunchError, match="dimension 0 has extent 10, no multiple of 4"):
+        map_facts(param, 0, (10, 64), (80, 1))
+
+
+def test_a_c_launcher_cuts_rows_into_fours():
+    param = map_param(dims=(1, 0, 0), box=(64, 2, 16))
+    text = source_text(KernelModule("k", "", (), (param,), 128), b"", "k")
+    assert "(unsigned long long)x->shape[1], 4, (unsigned long long)x->shape[0] / 4}" in text
+    assert "(unsigned long long)x->stride[0] * 2, (unsigned long long)x->stride[0] * 8" in text
+    assert "if ((unsigned long long)x->shape[0] % 4 != 0) return 1;" in text
 
 
 @pytest.mark.parametrize(

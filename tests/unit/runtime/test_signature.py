@@ -78,6 +78,19 @@ def test_pitch_128(shape, strides, pitch_128):
     assert spec_of(dtypes.float16, shape, strides).pitch_128 is pitch_128
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "fours"),
+    [
+        (dtypes.float8e4nv, (3, 8, 64), True),
+        (dtypes.float8e4nv, (4, 6, 64), False),
+        (dtypes.float8e4nv, (64,), False),
+        (dtypes.float16, (8, 64), False),
+    ],
+)
+def test_rows_in_fours(dtype, shape, fours):
+    assert spec_of(dtype, shape).fours is fours
+
+
 def test_pitch_128_needs_an_inner_dim():
     assert not spec_of(dtypes.float16, (8, 64), (256, 2)).pitch_128
 

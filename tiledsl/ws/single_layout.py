@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from dataclasses import replace
 
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
+from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
@@ -17,6 +19,7 @@ from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
+from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
@@ -24,11 +27,12 @@ from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.scratch import scratch_bytes
+from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import plan_single
 
-MOST_SLOTS = 4
+MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
 PAIRED_SLOTS, PAIRED_WARPS = 3, 4
 """Slots that suffice where two CTAs of at most so many warps then share an SM."""
@@ -47,26 +51,30 @@ def laid_out(
 
     asked: slots of rings that the user wants; fewer are taken where shared memory ends.
     """
-    failed: list[str] = []
-    deepest: LaidOut | None = None
-    for depth in _depths(graph, asked):
-        made, role, notes, problem = _attempt(graph, plan, target, depth)
-        needed = shared_bytes(made, role, plan)
-        if depth and not problem and needed > target.smem_bytes:
-            problem = f"{needed} bytes of shared memory, {target.smem_bytes} are there"
-        if problem:
-            failed.append(f"no rings of {depth} slots: {problem}")
-            continue
-        found: LaidOut = (made, role, failed + notes, replace(plan, num_stages=depth))
-        if not made.find(Ring):
-            return deepest or (made, role, failed + notes, plan)
-        is_paired = 2 * (needed + CTA_BYTES) <= target.smem_per_sm_bytes
-        if asked is not None or is_paired or plan.num_warps > PAIRED_WARPS:
-            return found
-        if deepest is not None or depth <= PAIRED_SLOTS:
-            return deepest or found
-        deepest = found
-    raise AssertionError("the last depth needs no ring")
+    most = MOST_SLOTS if asked is None else asked
+    if not graph.find(mma.Dot) or most < 2:
+        return _attempt(graph, plan, target, 0 if most >= 2 else most).laid_out(plan)
+    made = _attempt(graph, plan, target, most)
+    if made.problem:
+        note = f"no rings: {made.problem}"
+        return _attempt(graph, plan, target, 0).laid_out(plan, note)
+    slot_bytes = made.slot_bytes
+    if not slot_bytes:
+        return made.laid_out(plan)
+    rest = shared_bytes(made.graph, made.role, plan, target) - most * slot_bytes
+    depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
+    paired = (target.smem_per_sm_bytes // 2 - CTA_BYTES - rest) // slot_bytes
+    if asked is None and plan.num_warps <= PAIRED_WARPS and paired >= PAIRED_SLOTS:
+        depth = min(fits, paired)
+    note = ""
+    if fits < most and asked is not None:
+        note = f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"
+    if depth < 2:
+        note = f"no rings: two slots of {slot_bytes} bytes do not fit, {rest} more are in use"
+        depth = 0
+    if depth != most:
+        made = _attempt(graph, plan, target, depth)
+    return made.laid_out(plan, note)
 
 
 def copies_suffice(
@@ -94,36 +102,49 @@ def copies_suffice(
     return (loops[0] if loops else None), notes
 
 
-def _depths(graph: TileGraph, asked: int | None) -> list[int]:
-    """Depths to try, 0 for no rings last."""
-    if not graph.find(mma.Dot):
-        return [0]
-    most = MOST_SLOTS if asked is None else asked
-    return [*range(most, 1, -1), 0]
+@dataclass(frozen=True)
+class _Attempt:
+    """The program with rings of a depth. problem: why that cannot be, or empty."""
+
+    graph: TileGraph
+    role: Role
+    notes: list[str]
+    depth: int
+    problem: str
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one slot of every ring takes."""
+        return sum(ring.type_.bytes for ring in self.graph.find(Ring))
+
+    def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:
+        """The result, with one more note where there is something to say."""
+        depth = self.depth if self.graph.find(Ring) else 0
+        notes = [*([note] if note else []), *self.notes]
+        return self.graph, self.role, notes, replace(plan, num_stages=depth)
 
 
-def _attempt(
-    graph: TileGraph, plan: SinglePlan, target: Target, depth: int
-) -> tuple[TileGraph, Role, list[str], str]:
-    """The program with rings of a depth; last, why that cannot be."""
+def _attempt(graph: TileGraph, plan: SinglePlan, target: Target, depth: int) -> _Attempt:
+    """The program with rings of a depth, none below 2."""
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes: list[str] = []
-    if graph.find(mma.Dot):
-        notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
-    else:
+    if not graph.find(mma.Dot):
         notes += load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
+    else:
+        notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
     problem = ""
     try:
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     except ScheduleError as error:
         problem = error.message
-    return out, role, notes, problem
+    return _Attempt(out, role, notes, depth, problem)
 
 
-def shared_bytes(graph: TileGraph, role: Role, plan: SinglePlan) -> int:
+def shared_bytes(graph: TileGraph, role: Role, plan: SinglePlan, target: Target) -> int:
     """At least what the rings, the operands of dots and exchanges take."""
+    lowering = DotLowering(graph, role, SmemPlan(), Builder(graph), target)
     rings = sum(ring.depth * ring.type_.bytes for ring in graph.find(Ring))
     sides: set[tuple[int, ...]] = set()
     for op in role.body.walk():
@@ -133,6 +154,8 @@ def shared_bytes(graph: TileGraph, role: Role, plan: SinglePlan) -> int:
             assert isinstance(a, TileType)
             parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
             K_bytes = -(-a.shape[1] * a.dtype.bytes // 128) * 128
-            sides.add((0, shape.M, K_bytes * parts))
-            sides.add((1, shape.N, K_bytes * parts))
+            for side, value in enumerate((op.a, op.b)):
+                if lowering.ring_side(op, value, side) is None:
+                    lines = shape.N if side else shape.M
+                    sides.add((side, lines, K_bytes * parts))
     return rings + sum(lines * size for _, lines, size in sides) + scratch_bytes(role)

@@ -66,15 +66,16 @@ def norm_backward(
 
 @triton.jit
 def sum_parts(out_ptr, parts_ptr, n_parts, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """out[c] = the sum of column c of the parts."""
+    """out[k, c] = the sum of column c of the k-th parts."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    parts_ptr += tl.program_id(1).to(tl.int64) * n_parts * n_cols
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(0, n_parts, ROWS):
         rows = first + tl.arange(0, ROWS)[:, None]
         at = parts_ptr + rows * n_cols + cols
         total += tl.load(at, mask=(rows < n_parts) & (cols < n_cols), other=0.0)
     out = tl.sum(total, axis=0, keep_dims=True)
-    tl.store(out_ptr + cols, out, mask=cols < n_cols)
+    tl.store(out_ptr + tl.program_id(1) * n_cols + cols, out, mask=cols < n_cols)
 
 
 def forward(x, weight, bias, eps, **options):
@@ -96,22 +97,21 @@ def backward(dy, x, weight, mean, rstd, *, centred, **options):
     """(dx, dw, db) of the rows of x; db is None unless centred. options: of the launch."""
     n_rows, n_cols = x.shape
     dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
-    parts = min(n_rows, programs(x.device, n_cols))
-    dw_parts = torch.empty((parts, n_cols), device=x.device, dtype=torch.float32)
-    db_parts = torch.empty_like(dw_parts) if centred else dw_parts
-    norm_backward[(parts,)](
-        dx, dy, x, weight, mean, rstd, dw_parts, db_parts, x.stride(0), dy.stride(0),
+    programs = min(n_rows, programs_for(x.device, n_cols))
+    kinds = 1 + centred
+    parts = torch.empty((kinds, programs, n_cols), device=x.device, dtype=torch.float32)
+    norm_backward[(programs,)](
+        dx, dy, x, weight, mean, rstd, parts[0], parts[-1], x.stride(0), dy.stride(0),
         n_rows, n_cols, CENTRED=centred, BLOCK=triton.next_power_of_2(n_cols), **options,
     )  # fmt: skip
-    sums = []
-    for part in (dw_parts, db_parts)[: 1 + centred]:
-        out = torch.empty(n_cols, device=x.device, dtype=weight.dtype)
-        sum_parts[(triton.cdiv(n_cols, 64),)](out, part, parts, n_cols, ROWS=32, BLOCK=64)
-        sums.append(out)
+    sums = torch.empty((kinds, n_cols), device=x.device, dtype=weight.dtype)
+    sum_parts[(triton.cdiv(n_cols, 32), kinds)](
+        sums, parts, programs, n_cols, ROWS=128, BLOCK=32, num_warps=8
+    )
     return dx, sums[0], sums[1] if centred else None
 
 
-def programs(device: torch.device, n_cols: int) -> int:
+def programs_for(device: torch.device, n_cols: int) -> int:
     """Programs that walk over the rows: enough threads for the chip, few parts to add up."""
     if device.type != "cuda":
         return 3

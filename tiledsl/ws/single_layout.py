@@ -27,6 +27,7 @@ from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.scratch import scratch_bytes
+from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
@@ -134,6 +135,7 @@ def _attempt(graph: TileGraph, plan: SinglePlan, target: Target, depth: int) -> 
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
+    share_sums(out, role.body)
     problem = ""
     try:
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))

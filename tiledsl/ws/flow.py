@@ -78,6 +78,7 @@ class Flow:
     outer: list[OperandLoad] = field(default_factory=list[OperandLoad])
     stores: list[Store] = field(default_factory=list[Store])
     declined: list[Declined] = field(default_factory=list[Declined])
+    notes: list[str] = field(default_factory=list[str])
 
     def decline(self, reason: str, op: object) -> None:
         """Notes why the kernel is not specialised."""
@@ -141,7 +142,7 @@ def _flow_loop(
     for item in _streamed(graph, loop, written, dots):
         inner.setdefault(item.op.id, item)
     covered = {b.select.id for d in dots for b in d.bounds}
-    dots = pair_rows(graph, loop, dots, inner)
+    dots = pair_rows(graph, loop, dots, inner, out.notes)
     math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op, covered))
     return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
 

@@ -75,7 +75,7 @@ def plan_flow(
     slots = _slots(flow, base, overrides, target)
     if isinstance(slots, str):
         return slots
-    notes: list[str] = []
+    notes: list[str] = [*flow.notes]
     if overrides.num_stages is not None and overrides.num_stages > slots.depth:
         notes.append(f"num_stages={overrides.num_stages}: {slots.depth} slots fit and are used")
     schedules: dict[int, LoopSchedule] = {}

@@ -186,7 +186,8 @@ class Lowering:
             at = self.smem.take(
                 f"{name} ring",
                 payload.bytes * type_.depth,
-                detail=f"{type_.depth} slots of {extents} {payload.dtype}",
+                detail=f"{type_.depth} slots of {extents} {payload.dtype}"
+                + (", rows in pairs" if payload.paired else ""),
                 hint="fewer num_stages or a smaller tile",
             )
             buffers.append(

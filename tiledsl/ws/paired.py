@@ -38,26 +38,28 @@ from tiledsl.ws.free import is_elementwise
 
 
 def pair_rows(
-    graph: TileGraph, loop: For, dots: list[FlowDot], inner: dict[int, OperandLoad]
+    graph: TileGraph,
+    loop: For,
+    dots: list[FlowDot],
+    inner: dict[int, OperandLoad],
+    notes: list[str],
 ) -> list[FlowDot]:
-    """The dots of a loop, and its loads in `inner`; rows are paired where that spares a shuffle."""
-    by_dot = {d.dot.id: d for d in dots}
+    """The dots of a loop, and its loads in `inner`; rows are paired where that spares a shuffle.
+
+    notes: gets a line for every operand that is shuffled.
+    """
     rounded: dict[int, Rounded] = {}
     for receiver in dots:
-        cast = receiver.dot.a.defining_op
-        if not receiver.register_a or not isinstance(cast, Cast) or not _rounds(graph, loop, cast):
+        a = receiver.dot.a
+        assert isinstance(a.type, TileType)
+        if not receiver.register_a or not a.type.dtype.is_fp8:
             continue
-        alike = _lies_alike(graph, loop, cast.a) or []
-        makers = [op for v in alike if isinstance(op := v.defining_op, Dot)]
-        source = by_dot.get(makers[0].id) if len(makers) == 1 else None
-        if source is None or not source.zero_acc:
-            continue
-        load = source.loads[-1]
-        if load.op.id in inner and _may_be_paired(graph, loop, source, load):
-            inner[load.op.id] = replace(load, smem=replace(load.smem, paired=True))
-            users = [u.op for v in alike for u in graph.users(v)]
-            sums = frozenset(op.id for op in users if isinstance(op, Reshape))
-            rounded[receiver.dot.id] = Rounded(cast.id, sums)
+        found = _pair(graph, loop, receiver, dots, inner)
+        if isinstance(found, str):
+            at = receiver.dot.loc.short if receiver.dot.loc else "?"
+            notes.append(f"{at}: bytes of the left operand move between lanes: {found}")
+        else:
+            rounded[receiver.dot.id] = found
     return [
         replace(
             d,
@@ -68,13 +70,36 @@ def pair_rows(
     ]
 
 
-def _rounds(graph: TileGraph, loop: For, cast: Cast) -> bool:
-    """Whether a cast of the loop rounds an f32 tile to 8-bit floats for one dot."""
-    source, made = cast.a.type, cast.result.type
-    assert isinstance(source, TileType)
-    assert isinstance(made, TileType)
-    here = cast.parent is loop.body and len(graph.users(cast.result)) == 1
-    return here and source.dtype == float32 and made.dtype.is_fp8
+def _pair(
+    graph: TileGraph,
+    loop: For,
+    receiver: FlowDot,
+    dots: list[FlowDot],
+    inner: dict[int, OperandLoad],
+) -> Rounded | str:
+    """Pairs the rows behind a left operand of 8-bit floats, or says why they stay in order."""
+    cast = receiver.dot.a.defining_op
+    if not isinstance(cast, Cast) or cast.parent is not loop.body:
+        return "it is not rounded in the loop"
+    source = cast.a.type
+    if not isinstance(source, TileType) or source.dtype != float32:
+        return f"it is rounded from {source}"
+    if len(graph.users(cast.result)) > 1:
+        return "others read the rounded tile"
+    alike = _lies_alike(graph, loop, cast.a)
+    if alike is None:
+        return "a tile that has to lie like it goes beyond the iteration or has another layout"
+    makers = [op.id for v in alike if isinstance(op := v.defining_op, Dot)]
+    found = [d for d in dots if d.dot.id in makers]
+    if len(makers) != 1 or len(found) != 1 or not found[0].zero_acc:
+        return "it is not made from one product that starts from zero"
+    load = found[0].loads[-1]
+    problem = _problem(graph, loop, found[0], load) if load.op.id in inner else "no load"
+    if problem:
+        return problem
+    inner[load.op.id] = replace(load, smem=replace(load.smem, paired=True))
+    users = [u.op for v in alike for u in graph.users(v)]
+    return Rounded(cast.id, frozenset(op.id for op in users if isinstance(op, Reshape)))
 
 
 def _lies_alike(graph: TileGraph, loop: For, start: Value) -> list[Value] | None:
@@ -127,21 +152,29 @@ def _same_shape(a: Value, b: Value) -> bool:
     )
 
 
-def _may_be_paired(graph: TileGraph, loop: For, source: FlowDot, load: OperandLoad) -> bool:
-    """Whether only this dot reads the tile, transposed, and its rows come in whole fours."""
+def _problem(graph: TileGraph, loop: For, source: FlowDot, load: OperandLoad) -> str:
+    """Why the rows of a right operand cannot be paired, or "".
+
+    Only this dot may read the tile, transposed, and its rows have to come in whole fours.
+    """
     transposed = source.dot.b.defining_op
     if not isinstance(transposed, Transpose) or transposed.a is not load.op.result or source.bounds:
-        return False
+        return "the first product's right operand is no transposed tile"
     readers = [u.op for u in graph.users(load.op.result)]
     if readers != [transposed] or [u.op for u in graph.users(transposed.result)] != [source.dot]:
-        return False
-    t = tensor_type(load.op.tensor, "load")
+        return f"others read {load.name}"
+    tensor = load.op.tensor
+    t = tensor_type(tensor, "load")
     outer = [d for d in range(t.rank) if d != t.inner_dim]
     rows = [d for d in outer if d not in load.op.squeeze]
     if t.rank >= TMA_MAX_RANK or load.smem.major != 1 or rows != outer[-1:]:
-        return False
-    in_fours = load.op.tensor.name in graph.facts.get("fours", ())
-    return in_fours and load.smem.shape[0] % 32 == 0 and _by_four(load.op.offsets[rows[0]], loop)
+        return f"a tensor map of {tensor.name or load.name} cannot be cut into fours of rows"
+    in_fours = tensor.defining_op is None and tensor.name in graph.facts.get("fours", ())
+    if not in_fours or load.smem.shape[0] % 32:
+        return f"the rows of {tensor.name or load.name} do not come in fours"
+    if not _by_four(load.op.offsets[rows[0]], loop):
+        return f"the first row of {load.name} may be no multiple of 4"
+    return ""
 
 
 def _by_four(v: Value, loop: For) -> bool:

@@ -84,13 +84,21 @@ def test_rows_of_the_first_right_operand_are_paired(options: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("form", "rows"),
-    [("", 254), ("carried", 256), ("read", 256), ("twice", 256), ("offset", 256)],
+    ("form", "rows", "why"),
+    [
+        ("", 254, "the rows of y do not come in fours"),
+        ("carried", 256, "goes beyond the iteration"),
+        ("read", 256, ""),
+        ("twice", 256, "others read the rounded tile"),
+        ("offset", 256, "the first row of right may be no multiple of 4"),
+    ],
 )
-def test_what_keeps_rows_in_their_order(form: str, rows: int) -> None:
-    """Odd rows, a tile that outlives the iteration, other readers, offsets that may be odd."""
+def test_what_keeps_rows_in_their_order(form: str, rows: int, why: str) -> None:
     kernel = compiled(form, rows)
     assert kernel.machine is None or not kernel.machine.find(mma.Issue) or not is_paired(kernel)
+    notes = [n for n in kernel.notes if "bytes of the left operand move" in n]
+    assert why in "".join(notes)
+    assert all("test_paired.py:" in n for n in notes)
 
 
 def arrays() -> dict[str, Any]:

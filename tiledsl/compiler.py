@@ -66,6 +66,8 @@ from tiledsl.ws.check import Certificate
 from tiledsl.ws.check import check
 from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.cost import Cost
+from tiledsl.ws.epilogue_channel import build_loader
+from tiledsl.ws.epilogue_channel import epilogue_channel
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_consumer import build_flow_consumer
@@ -325,8 +327,11 @@ def specialize(request: Request, choice: Choice) -> Kernel:
         notes.append("raster_group is ignored: each program is a CTA, or a cluster, of its own")
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
+    channel = epilogue_channel(graph, builder, plan, channels, stores)
     build_producer(graph, builder, plan, channels, mapping)
-    build_consumer(graph, builder, plan, channels, mapping, stores)
+    if channel is not None:
+        build_loader(graph, builder, plan, channels, channel, mapping)
+    build_consumer(graph, builder, plan, channels, mapping, stores, channel)
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
     made.stored = stored_arguments(graph)
@@ -373,7 +378,7 @@ def lower_roles(
     roles: list[Role] = out.find(Role)
     if len(roles) < 2:
         raise ScheduleError("no loop runs here, so that there is nothing to copy for a role")
-    consumer = roles[1]
+    consumer = next(r for r in roles if not r.single_thread)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
     fuse_elementwise(out, consumer.body)

@@ -50,6 +50,8 @@ def _nvrtc(kernel: Kernel) -> str:
 def _roles(plan: Plan) -> list[str]:
     limit = f", setmaxnreg {plan.producer_registers}" if plan.producer_registers else ""
     out = [f"  producer: warpgroup 0, one thread issues the loads{limit}"]
+    if plan.epilogue_slots:
+        out.append("  epilogue loads: warpgroup 0, a thread of another warp, in chunks")
     last = plan.num_consumers
     how = "one tile each, in turn" if plan.ping_pong else "one tile together"
     limit = f", setmaxnreg {plan.consumer_registers}" if plan.consumer_registers else ""

@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
-from tiledsl.ir.ops.barrier import NamedArrive
-from tiledsl.ir.ops.barrier import NamedSync
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
-from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import element_dtype
@@ -44,23 +42,17 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import always_runs
+from tiledsl.ws.epilogue_channel import EpilogueChannel
 from tiledsl.ws.partial_loop import PartialLoop
 from tiledsl.ws.partition import Channel
-from tiledsl.ws.partition import RoleBuilder
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
-
-STORE_BARRIER = 1
-"""First named barrier of the staging slabs, one a consumer warpgroup."""
-
-
-def operand_barrier(plan: Plan) -> int:
-    """The named barrier around what all consumers write to shared memory for their wgmmas."""
-    return STORE_BARRIER + 2 * plan.num_consumers
+from tiledsl.ws.turns import TurnTaking
+from tiledsl.ws.turns import epilogue_barrier
 
 
-class ConsumerBuilder(RoleBuilder):
+class ConsumerBuilder(TurnTaking):
     """Clones the program without its loads; dots become asynchronous.
 
     stores: geometry of the stores that go through staging, by op id.
@@ -84,11 +76,6 @@ class ConsumerBuilder(RoleBuilder):
         self.pending: tuple[Value, ...] = ()
 
     # ------------------------------------------------------------------ program level
-    @property
-    def order_barrier(self) -> int:
-        """First named barrier of the order in which warpgroups issue."""
-        return STORE_BARRIER + self.plan.num_consumers
-
     def build(self, graph: TileGraph) -> None:
         """The whole role body."""
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
@@ -174,20 +161,6 @@ class ConsumerBuilder(RoleBuilder):
             self.in_range = self.b.value(Compare("lt", pid, bound), "in_range")
 
     # ------------------------------------------------------------------ ping-pong
-    def prime_order(self) -> Value:
-        """Group 0 goes first: the last warpgroup gives it the turn. Returns the own index."""
-        b, n = self.b, self.plan.num_consumers
-        index = b.value(WarpgroupIndex(), "warpgroup")
-        last = b.value(Compare("eq", index, self.const(n - 1)))
-        prime = If(last)
-        b.add(prime)
-        with b.at(prime.then):
-            b.add(NamedArrive(base=self.order_barrier, num_threads=256))
-            b.add(Yield(()))
-        with b.at(prime.orelse):
-            b.add(Yield(()))
-        return index
-
     def enter_ping_pong(self, graph: TileGraph) -> None:
         """Each warpgroup skips the slots of the tiles before its own."""
         b = self.b
@@ -195,6 +168,10 @@ class ConsumerBuilder(RoleBuilder):
         for channel in self.channels.values():
             trips = self.trips_at_top(channel)
             b.add(aref.Skip(channel.aref, b.value(Mul(index, trips))))
+        if self.epilogue is not None:
+            self.give_first(index, epilogue_barrier(self.plan))
+            chunks = self.const(self.epilogue.geometry.num_chunks)
+            b.add(aref.Skip(self.epilogue.aref, b.value(Mul(index, chunks))))
 
     def trips_at_top(self, channel: Channel) -> Value:
         """Trip count of a loop, computed before the tile loop (it does not depend on the tile)."""
@@ -216,12 +193,6 @@ class ConsumerBuilder(RoleBuilder):
             self.clone_slice(v)
         self.clone(op)
 
-    def other_warpgroup(self) -> Value:
-        b = self.b
-        n = self.const(self.plan.num_consumers)
-        nxt = b.value(Add(b.value(WarpgroupIndex()), self.const(1)))
-        return b.value(Mod(nxt, n))
-
     # ------------------------------------------------------------------ cloning
     def clone(self, op: Op) -> None:
         if op.id in self.first_load:
@@ -234,6 +205,8 @@ class ConsumerBuilder(RoleBuilder):
             self.issue(op, self.keeps.get(op.id))
         elif isinstance(op, Store):
             self.store(op)
+        elif self.epilogue is not None and op in self.epilogue.loads:
+            self.b.add(clone_op(op, self.map, streamed=True))
         else:
             super().clone(op)
 
@@ -286,7 +259,7 @@ class ConsumerBuilder(RoleBuilder):
                 b.add(Store(tensor, offsets, value, op.block_shape, op.squeeze, end, op.end_dim))
 
         if guard is None or (op.id in self.stores and self.owner is None):
-            emit()
+            self.in_order(emit)
             return
         branch = If(guard)
         b.add(branch)
@@ -485,18 +458,6 @@ class ConsumerBuilder(RoleBuilder):
         with self.b.at(branch.orelse):
             self.b.add(Yield(()))
 
-    def enter_order(self) -> None:
-        """Waits for the own turn on the tensor core."""
-        if self.plan.ping_pong or self.plan.turns:
-            me = self.b.value(WarpgroupIndex())
-            self.b.add(NamedSync(me, base=self.order_barrier, num_threads=256))
-
-    def leave_order(self) -> None:
-        """Gives the turn to the next warpgroup."""
-        if self.plan.ping_pong or self.plan.turns:
-            other = self.other_warpgroup()
-            self.b.add(NamedArrive(other, base=self.order_barrier, num_threads=256))
-
     def finish(
         self, channel: Channel, values: list[Value], lower: Value, upper: Value, P: int
     ) -> None:
@@ -589,6 +550,7 @@ def build_consumer(
     channels: dict[int, Channel],
     mapping: dict[Value, Value],
     stores: dict[int, StoreGeometry],
+    epilogue: EpilogueChannel | None = None,
 ) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
@@ -602,5 +564,6 @@ def build_consumer(
     builder.add(role)
     with builder.at(role.body):
         maker = ConsumerBuilder(builder, plan, channels, mapping, stores)
+        maker.epilogue = epilogue
         maker.build(graph)
     return role

@@ -26,6 +26,8 @@ HBM_BYTES_PER_CLOCK = 2450.0
 CLOCK_GHZ = 1.7
 MISALIGNED_PITCH = 1.6
 LATENCY_CLOCKS = 1400
+LOAD_CLOCKS = 1800
+"""A round of loads by the consumers: 12 of them took 13 us of a tile of 128 x 192."""
 SMEM_BYTES_PER_CLOCK = 128.0
 PREFETCH_BYTES = 96 * 1024
 """Of a stream that a CTA fetches into L2 before the kernel before has ended. M=16, N=K=8192, to
@@ -51,6 +53,7 @@ class Problem:
     operand_bytes: distinct bytes of the operands, read from HBM at least once. out_bytes: bytes
     written.
     rereads: programs that read the larger operand's tiles.
+    epilogue_tiles: tiles of the result's size that the epilogue loads.
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
     adds: passes of CUDA cores over the elements of a product in each iteration.
     """
@@ -67,6 +70,7 @@ class Problem:
     adds: int = 0
     padding: tuple[float, float] = (0.0, 0.0)
     rereads: int = 1
+    epilogue_tiles: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,12 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     )
     epilogue = tile_clocks(plan, p)
     body = waves * (trips * per_slot + epilogue)
+    loads = load_clocks(plan, p)
+    if loads and plan.ping_pong:
+        # One warpgroup loads while the other multiplies: a tile takes half of both.
+        body = max(body, waves * (trips * per_slot + loads) / 2)
+    else:
+        body += waves * loads
     if plan.split_k > 1:
         body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
@@ -198,6 +208,17 @@ def loop_factor(plan: Plan, p: Problem, waves: int) -> float:
         base = 1.02 if p.tile[0] * p.tile[1] <= 128 * 272 else 1.06
     ring = {1: 2.5, 2: 1.5, 3: 1.06 if not plan.ping_pong else 1.12}.get(plan.num_stages, 1.0)
     return base * ring
+
+
+def load_clocks(plan: Plan, p: Problem) -> float:
+    """Clocks in which the consumers load tiles for the epilogue of a tile themselves.
+
+    In place they load parts of a chunk one after the other; through a channel they wait for none.
+    """
+    if not p.epilogue_tiles or plan.epilogue_slots:
+        return 0.0
+    rounds = p.tile[1] / 16 if plan.in_place else 2.0
+    return rounds * LOAD_CLOCKS * p.epilogue_tiles
 
 
 def tile_clocks(plan: Plan, p: Problem) -> float:

@@ -28,6 +28,7 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.epilogue_channel import StreamedTiles
 from tiledsl.ws.stores import StoreGeometry
 
 LOADS_OF_CHUNK = 4
@@ -39,7 +40,8 @@ MAX_VECTOR = 16
 class ChunkedValue:
     """The value of one staged store, chunk after chunk.
 
-    written: tensors that the kernel stores to. own: warpgroups hold parts of the tile. in_place:
+    written: tensors that the kernel stores to. streamed: tiles that come through a channel.
+    own: warpgroups hold parts of the tile. in_place:
     results take the place of the accumulator; else each chunk is made beside it.
     """
 
@@ -49,12 +51,14 @@ class ChunkedValue:
         op: tma.StoreTile,
         geometry: StoreGeometry,
         written: set[Value],
+        streamed: StreamedTiles | None = None,
         *,
         own: bool,
         in_place: bool,
     ) -> None:
         self.graph = graph
         self.written = written
+        self.streamed = streamed
         self.op = op
         self.geometry = geometry
         self.own = own
@@ -145,8 +149,12 @@ class ChunkedValue:
         end = min(first + g.width, g.part[g.major])
         step = self.step if self.loads else g.width
         narrow: Cast | None = None
+        if self.streamed is not None:
+            self.streamed.begin(b, g.start(chunk)[g.major])
         for at in range(first, end, step):
             narrow = self.compute(b, loop, at, min(step, end - at))
+        if self.streamed is not None:
+            self.streamed.end(b)
         return self.rounded(b, narrow, box) if narrow is not None else self.acc
 
     def compute(self, b: Builder, loop: Map, first: int, count: int) -> Cast | None:
@@ -245,6 +253,8 @@ class ChunkedValue:
         box: tuple[tuple[int, ...], ...],
     ) -> Value:
         part = self.box_of(follows, box)
+        if load.streamed and self.streamed is not None:
+            return self.streamed.read(b, load, part[0][1], part[1][1])
         new = clone_op(load, {}, part=part, part_of_warpgroup=self.own)
         b.add(new)
         return new.results[0]

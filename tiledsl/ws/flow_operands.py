@@ -26,13 +26,13 @@ from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.bounded import Bound
-from tiledsl.ws.consumer import STORE_BARRIER
 from tiledsl.ws.consumer import ConsumerBuilder
-from tiledsl.ws.consumer import operand_barrier
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import FlowLoop
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.turns import STORE_BARRIER
+from tiledsl.ws.turns import operand_barrier
 
 Env = dict[Value, Value]
 

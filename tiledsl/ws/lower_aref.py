@@ -34,8 +34,8 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
-from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import picked
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.role import ClusterRank
@@ -47,8 +47,8 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
-from tiledsl.ws.consumer import STORE_BARRIER
-from tiledsl.ws.consumer import operand_barrier
+from tiledsl.ws.epilogue_channel import StreamedTiles
+from tiledsl.ws.epilogue_channel import streamed_tiles
 from tiledsl.ws.epilogue_chunks import ChunkedValue
 from tiledsl.ws.load_boxes import box_coords
 from tiledsl.ws.partition import narrowed
@@ -60,6 +60,8 @@ from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import lies_as_planned
+from tiledsl.ws.turns import STORE_BARRIER
+from tiledsl.ws.turns import operand_barrier
 
 BARRIER_BYTES = 1024
 """Room for mbarriers and alignment."""
@@ -80,11 +82,6 @@ class Ring:
     arrivals: int
     maps: dict[int, Value]
     hints: tuple[str, ...] = ()
-
-
-def picked(tensor: Value) -> Value | None:
-    """A tensor that is one of a list; its maps are a table."""
-    return tensor if isinstance(tensor.defining_op, Pick) else None
 
 
 class Lowering:
@@ -110,6 +107,7 @@ class Lowering:
         self.store_maps: dict[Value, Value] = {}
         self.written: set[Value] = set()
         self.part_maps: dict[Value, tuple[Value, ...]] = {}
+        self.streamed: StreamedTiles | None = None
 
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
@@ -124,6 +122,7 @@ class Lowering:
         self.make_stage()
         self.make_operands()
         self.make_reduce_buffer()
+        self.streamed = streamed_tiles(graph, puts, self.rings)
         self.make_pins()
         arrays = [self.make_barriers(op) for op in creates]
         for op in creates:
@@ -131,7 +130,7 @@ class Lowering:
         for op in graph.find(tma.StoreTile):
             self.make_store_map(op)
         # After the barriers of the staging slabs and of the ping-pong order.
-        named = operand_barrier(plan) + 1
+        named = operand_barrier(plan) + 1 + (plan.num_consumers if plan.epilogue_slots else 0)
         for role in graph.find(Role):
             if role.single_thread:
                 refuse_cooperation(role)
@@ -141,6 +140,9 @@ class Lowering:
         self.setup(arrays)
         for role in graph.find(Role):
             self.lower_role(role)
+        left = next((o for o in graph.find(Load) if o.streamed), None)
+        if left is not None:
+            raise ScheduleError("a tile for the epilogue cannot be read in chunks", left.loc)
         for op in creates:
             graph.erase(op)
         if plan.cluster_size > 1:
@@ -268,10 +270,12 @@ class Lowering:
     def make_pins(self) -> None:
         """Where pinned values would be stored."""
         pins, reads = self.graph.find(mma.Pin), self.graph.find(smem.Read)
-        if not pins and not reads:
+        if not pins and not reads and self.streamed is None:
             return
         at = self.smem.take("pins", 16, align=16)
         scratch = self.b.value(smem.Buffer(SmemType((4,), float32, 0, 0), 1, at), "pins")
+        if self.streamed is not None:
+            self.streamed.scratch = scratch
         for op in pins:
             self.graph.replace_op(op, mma.Pin(op.value, scratch, loc=op.loc))
         for op in reads:
@@ -502,7 +506,9 @@ class Lowering:
         self.graph.erase(op)
 
     def lower_skip(self, role: Role, op: aref.Skip) -> None:
-        cursors = {self.cursor(role, op.aref, "move"), self.cursor(role, op.aref, "release")}
+        in_step = self.streamed is not None and op.aref is self.streamed.aref
+        kinds = ("move",) if in_step else ("move", "release")
+        cursors = {self.cursor(role, op.aref, kind) for kind in kinds}
         b = self.at(op)
         for cursor in sorted(cursors, key=lambda v: v.id):
             b.add(barrier.CursorSkip(cursor, op.count))
@@ -526,6 +532,9 @@ class Lowering:
         assert self.stage is not None
         t = tensor_type(op.tensor, "store")
         cursor = self.cursor(role, self.stage, "store") if plan.store_buffers > 1 else None
+        tiles = self.streamed
+        if tiles is not None:
+            tiles.cursor = self.cursor(role, tiles.aref, "move")
         b = self.at(op)
         group = b.value(WarpgroupIndex(), "warpgroup")
         kept = [d for d in range(t.rank) if d not in op.squeeze]
@@ -535,7 +544,7 @@ class Lowering:
         if type_.layout is not None and not lies_as_planned(type_.layout, g):
             raise ScheduleError("warpgroups do not hold the stored tile in parts to stage", op.loc)
         own = plan.warpgroups_per_tile > 1
-        made = ChunkedValue(self.graph, op, g, self.written, own=own, in_place=plan.in_place)
+        made = ChunkedValue(self.graph, op, g, self.written, tiles, own=own, in_place=plan.in_place)
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
             start = g.start(chunk)
             value = made.value(b, chunk)

@@ -33,6 +33,8 @@ class Plan:
     kernel before has ended, 0 for none.
     in_place: the results of an epilogue take the place of the accumulators, chunk by chunk.
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
+    epilogue_slots: chunks of tiles that only the epilogue reads, in the ring of a role that loads
+    them; 0 where the consumers load them.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
     """
@@ -52,6 +54,7 @@ class Plan:
     split_k: int = 1
     deferred: bool = False
     in_place: bool = False
+    epilogue_slots: int = 0
     store_buffers: int = 2
     producer_registers: int = 40
     consumer_registers: int = 232
@@ -103,6 +106,8 @@ class Plan:
             parts.append(f"prefetch {self.prefetch}")
         if self.in_place:
             parts.append("epilogue in place")
+        if self.epilogue_slots:
+            parts.append(f"its tiles in {self.epilogue_slots} slots")
         if self.swapped:
             parts.append("operands swapped")
         if self.consumer_registers:

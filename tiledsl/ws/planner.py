@@ -23,6 +23,7 @@ from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import estimate
+from tiledsl.ws.epilogue_channel import channel_loads
 from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
 from tiledsl.ws.epilogues import in_blocks
 from tiledsl.ws.epilogues import is_rounded_sum
@@ -69,6 +70,7 @@ class KernelShape:
     probe: tuple[int, int]
     top_level: bool
     partial: Partial | None = None
+    streamable: int = 0
     acc_bits: int = 32
     sums_f32: bool = True
 
@@ -157,6 +159,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         (int(acc.shape[0]), int(acc.shape[1])),
         top_level,
         next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
+        len(channel_loads(body, stores)),
         acc.dtype.bits if not first.partial else 32,
         acc.dtype == float32,
     )
@@ -373,11 +376,32 @@ class Planner:
         done = self.complete(plan, tile, p)
         if done is None or not self.allowed(done):
             return
+        in_place = replace(done, deferred=False, in_place=True)
+        if p.staged and self.shape.computes:
+            yield from self.streamed(in_place, tile, p)
         yield done
         if done.deferred:
             yield replace(done, deferred=False)
         if p.staged and self.shape.computes and not done.in_place:
-            yield replace(done, deferred=False, in_place=True)
+            yield in_place
+
+    def streamed(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
+        """The plan with a role that loads what the epilogue reads, where that fits.
+
+        Its ring may take the place of slots of the loop's ring beyond the fourth.
+        """
+        s, split = self.shape, plan.warpgroups_per_tile > 1 and plan.split_dim == 1
+        if not s.streamable or plan.swapped or split or plan.split_k > 1 or tile[1] % 16:
+            return
+        chunk = s.streamable * SmemType((tile[0], 64), _DTYPES[2], 1).bytes
+        groups = plan.num_consumers * plan.store_buffers
+        staging = self.staging_bytes(plan, tile, p) // plan.num_consumers * groups
+        room = self.target.smem_bytes - staging - BARRIER_BYTES
+        least = plan.num_stages if self.overrides.num_stages else min(plan.num_stages, 4)
+        slots = min(2, (room - least * self.slot_bytes(tile)) // chunk)
+        if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
+            depth = min(plan.num_stages, (room - slots * chunk) // self.slot_bytes(tile))
+            yield replace(plan, epilogue_slots=slots, num_stages=depth)
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""

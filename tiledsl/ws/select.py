@@ -390,6 +390,7 @@ class _Selector:
             0 if self.shape.partial is None else self.shape.partial.adds(tile[2]),
             self.padding(tile, grid),
             self.rereads(grid),
+            self.shape.streamable,
         )
 
     def rereads(self, grid: Grid) -> int:

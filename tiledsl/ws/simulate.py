@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from inspect import isgenerator
 from itertools import product
@@ -80,6 +81,19 @@ def simulate(
     Raises:
         Fault: an obligation of the checker is violated in this run.
     """
+    for run in simulations(graph, args, grid, seed=seed, clusters=clusters):
+        run.run()
+
+
+def simulations(
+    graph: TileGraph,
+    args: Mapping[str, Any],
+    grid: tuple[int, int, int],
+    *,
+    seed: int = 0,
+    clusters: int = 2,
+) -> Iterator[Simulation]:
+    """The runs of `simulate`, one cluster after the other; each has to end before the next."""
     check_objects(graph)
     memory_ = GlobalMemory()
     values = bind(graph, args, memory_)
@@ -95,12 +109,12 @@ def simulate(
         for first in range(clusters):
             point = LaunchPoint(0, grid, clusters, first, drawn)
             run = Simulation(code, point, size, values, memory_, (0, 0, 0), seed + first)
-            run.run()
+            yield run
             drawn = run.drawn
         return
     for number, (z, y, x) in enumerate(product(*map(range, reversed(grid)))):
         point = LaunchPoint(0, grid)
-        Simulation(code, point, size, values, memory_, (x, y, z), seed + number).run()
+        yield Simulation(code, point, size, values, memory_, (x, y, z), seed + number)
 
 
 class InFlight(int):
@@ -148,6 +162,11 @@ class Simulation(Run):
 
     # ------------------------------------------------------------------ scheduling
     def run(self) -> None:
+        for _ in self.turns():
+            pass
+
+    def turns(self) -> Iterator[Thread]:
+        """Runs all threads; yields each one that went on, `where` it stands."""
         live = [(t, self.region(t, t.role.body, ())) for t in self.threads]
         while live:
             self.rng.shuffle(live)
@@ -161,6 +180,8 @@ class Simulation(Run):
                     live.remove(item)
                     self.finish(thread)
                     moved = True
+                if thread.steps != before:
+                    yield thread
             if not moved and not self._agents(1.0) and live:
                 raise Fault("liveness", self._stuck([t for t, _ in live]), live[0][0].where)
         self._agents(1.0)
@@ -318,7 +339,13 @@ class Simulation(Run):
 
     def do_read(self, t: Thread, op: smem.Read) -> None:
         super().do_read(t, op)
-        t.env[op.result] = np.array(contents(t.env[op.smem]))
+        data = np.array(contents(t.env[op.smem]))
+        if op.part:
+            first, count, at = op.part
+            whole = np.zeros(op.shape, data.dtype)
+            whole[:, first : first + count] = data[: op.shape[0], at : at + count]
+            data = whole
+        t.env[op.result] = data
 
     # ------------------------------------------------------------------ wgmma
     def do_issue(self, t: Thread, op: mma.Issue) -> None:

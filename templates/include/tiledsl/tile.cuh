@@ -261,6 +261,22 @@ TDSL_FN void read_rows(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
     }
   }
 }
+// Columns FIRST to FIRST + COLS of such a tile, from column AT of the rows on, a multiple of 16. Warp, converged.
+template <int BLOCK, int FIRST, int COLS, int LINES, int AT, class T, int N>
+TDSL_FN void read_row_parts(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
+  static_assert(sizeof(T) == 2 && FIRST % 8 == 0 && COLS % 8 == 0 && AT % 16 == 0, "16-bit elements");
+  const u32 base = smem + (row + (lane & 15)) * 128, chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+#pragma unroll
+  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+#pragma unroll
+    for (int c = 0; c < COLS; c += 16) {
+      const int w = m * BLOCK + (FIRST + c) / 4, at = AT + c;
+      const u32 addr = base + m * 8192 + at / 64 * (LINES * 128) + (chunk ^ at % 64 * 2);
+      if (c + 16 <= COLS) ldmatrix_x4(addr, x.w[w], x.w[w + 1], x.w[w + 2], x.w[w + 3]);
+      else ldmatrix_x2(addr, x.w[w], x.w[w + 1]);
+    }
+  }
+}
 // The reverse of write_columns for a whole tile. Warp, converged.
 template <int BLOCK, int COLS, int LINES, class T, int N>
 TDSL_FN void read_columns(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
@@ -281,6 +297,16 @@ TDSL_FN void read_columns(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {
 
 // Ends when loads from shared memory to x have arrived: something has to consume a register, or a later arrive
 // overtakes its load. A store that a test of all of them guards stays where it is. Thread.
+template <int BLOCK, int FIRST, int COLS, class T, int N> TDSL_FN void part_arrived(const Packed<T, N>& x, u32 scratch) {
+  u32 all = 0;
+#pragma unroll
+  for (int m = 0; m < N / 2 / BLOCK; ++m) {
+#pragma unroll
+    for (int c = 0; c < COLS / 4; ++c) all |= x.w[m * BLOCK + FIRST / 4 + c];
+  }
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
+               : "memory");
+}
 template <class T, int N> TDSL_FN void arrived(const Packed<T, N>& x, u32 scratch) {
   u32 all = 0;
 #pragma unroll

@@ -52,15 +52,18 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
     """`if (warpgroup == 0) {`, the register budget, the names of the place, the body."""
     place = e.places.pop()
     if op.single_thread:
-        body = (
-            f"  if (warp_id() == {4 * op.first_warpgroup} && elect_one()) {{\n{indent(body)}\n  }}"
-        )
+        warp = 4 * op.first_warpgroup + op.warp
+        body = f"  if (warp_id() == {warp} && elect_one()) {{\n{indent(body)}\n  }}"
     declared = "".join(f"  {line}\n" for line in place_declarations(place, is_role=True))
     call = "reg_inc" if op.grow else "reg_dec"
     count = role_registers(op, e)
     registers = f"{call}<{count}>();" if count else ""
     if _fills_block(op, e):
         return RoleContext("", op.name, registers, declared + body, "whole")
+    if op.warp:
+        return RoleContext("", op.name, "", declared + body, "more")
+    if any(r.warp and r.first_warpgroup == op.first_warpgroup for r in _chain(op)):
+        return RoleContext(_head(op, e), op.name, registers, declared + body, "open")
     return RoleContext(_head(op, e), op.name, registers, declared + body)
 
 
@@ -75,7 +78,7 @@ def _head(op: ops.Role, e: Emission) -> str:
     is_first = chain[0] is op
     first, count = op.first_warpgroup, op.num_warpgroups
     total = e.places[0].num_warpgroups
-    covered = sum(r.num_warpgroups for r in chain)
+    covered = sum(r.num_warpgroups for r in chain if not r.warp)
     if not is_first and chain[-1] is op and covered == total:
         return "else"
     if count == 1:

@@ -69,6 +69,22 @@ class FragmentContext:
 
 
 @dataclass(frozen=True)
+class PartContext:
+    """Some columns of a fragment, from a slot that holds them from column `at` on."""
+
+    smem: str
+    value: str
+    block: int
+    first: int
+    cols: int
+    lines: int
+    at: int
+    row: str
+    scratch: str
+    variant: str = "part"
+
+
+@dataclass(frozen=True)
 class ElementsContext:
     """A loop over vectors of `width` elements. line, byte: where register `i` lies; inside.
 
@@ -221,10 +237,12 @@ def _element_write(
 
 
 @emits("smem.read")
-def read(op: ops.Read, e: Emission) -> FragmentContext | ElementsContext:
+def read(op: ops.Read, e: Emission) -> FragmentContext | ElementsContext | PartContext:
     """Ldmatrix for 16-bit accumulators; else every register from its place."""
     type_, source = tile_type(op.result, "smem.read"), smem_type(op.smem, "smem.read")
     name = e.name(op.result, "x")
+    if op.part:
+        return _part_read(op, e, type_, source, name)
     pins = [f"keep({name});"] if e.is_accumulator(op.result) else []
     if op.scratch is not None:
         pins.append(f"arrived({name}, {e.text(op.scratch)});")
@@ -232,6 +250,20 @@ def read(op: ops.Read, e: Emission) -> FragmentContext | ElementsContext:
     if context is None:
         context = _element_read(op, e, type_, source, name)
     return replace(context, pins="\n".join(pins))
+
+
+def _part_read(
+    op: ops.Read, e: Emission, type_: TileType, source: SmemType, name: str
+) -> PartContext:
+    f = fragment_of(type_)
+    first, cols, at = op.part
+    if f is None or f.row_dim or f.col_groups > 1 or source.major != 1 or op.scratch is None:
+        raise CodegenError(f"smem.read: {type_} is not read in parts from {source}")
+    if type_.dtype.bits != 16 or source.swizzle_bytes != 128 or first % 8 or at % 16:
+        raise CodegenError(f"smem.read: no columns from {first} on of {type_} start at {at}")
+    row, scratch = _warp_row(f, e, per_warpgroup=False), e.text(op.scratch)
+    smem = e.text(op.smem)
+    return PartContext(smem, name, f.cols // 4, first, cols, source.shape[0], at, row, scratch)
 
 
 def _fragment_read(

@@ -116,13 +116,18 @@ def tensors_of(value: Value) -> tuple[Value, ...]:
     return op.tensors if isinstance(op, Pick) else (value,)
 
 
+def picked(value: Value) -> Value | None:
+    """A tensor that is one of several; None for an argument."""
+    return value if isinstance(value.defining_op, Pick) else None
+
+
 class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
     """A block of a tensor: element i is tensor[offsets + i], or `other` outside the tensor.
 
     offsets: one integer scalar per dimension, elements; may be negative or beyond the end.
     block_shape: one extent per dimension. squeeze: dimensions of block extent 1 that the result
     leaves out. part, part_of_warpgroup: (first coordinate, extents) of the result that is read, as
-    in tile.map; all of it when empty.
+    in tile.map; all of it when empty. streamed: a role loads it, in chunks through a channel.
     """
 
     tensor: Value = operand()
@@ -132,6 +137,7 @@ class Load(Op, opcode="memory.load", levels=Level.ALL, effect=Effect.READ):
     squeeze: tuple[int, ...] = attribute(default=())
     part: tuple[tuple[int, ...], ...] = attribute(default=())
     part_of_warpgroup: bool = attribute(default=False)
+    streamed: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = tensor_type(self.tensor, "load")

@@ -119,11 +119,14 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     registers when the statement ends, so that the slot may be given back; without it they may still
     be on their way.
     shape: the first elements of each dimension that are read; all of them when empty.
+    part: (first column of the tile, columns, first column of the slot) of a tile of `shape` of
+    which the slot holds some columns; only these registers are written.
     """
 
     smem: Value = operand()
     scratch: Value | None = operand(default=None)
     shape: tuple[int, ...] = attribute(default=())
+    part: tuple[int, ...] = attribute(default=())
 
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")

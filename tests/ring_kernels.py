@@ -97,6 +97,31 @@ def strided_matmul(
 
 
 @triton.jit
+def scaled_matmul(
+    a_ptr, rows_ptr, b_ptr, as_ptr, bs_ptr, c_ptr, M, N, K, stride_as, stride_bs,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """C = A[rows] @ B.T in fp8, scaled for each row of A, 128 rows of B, and BK elements of K."""
+    offs_m = tl.program_id(0) * BM + tl.arange(0, BM)
+    offs_n = tl.program_id(1) * BN + tl.arange(0, BN)
+    offs_k = tl.arange(0, BK)
+    rows = tl.load(rows_ptr + offs_m, mask=offs_m < M, other=0)
+    a_ptrs = a_ptr + rows[:, None] * K + offs_k[None, :]
+    b_ptrs = b_ptr + offs_n[None, :] * K + offs_k[:, None]
+    as_ptrs, bs_ptrs = as_ptr + rows * stride_as, bs_ptr + offs_n // 128 * stride_bs
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        a = tl.load(a_ptrs, mask=(offs_m[:, None] < M) & (offs_k[None, :] < K - k * BK), other=0.0)
+        b = tl.load(b_ptrs, mask=(offs_k[:, None] < K - k * BK) & (offs_n[None, :] < N), other=0.0)
+        a_scale, b_scale = tl.load(as_ptrs + k), tl.load(bs_ptrs + k)
+        acc += tl.dot(a, b) * a_scale[:, None] * b_scale[None, :]
+        a_ptrs += BK
+        b_ptrs += BK
+    mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    tl.store(c_ptr + offs_m[:, None] * N + offs_n[None, :], acc, mask=mask)
+
+
+@triton.jit
 def tensor_matmul(
     a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):
@@ -134,6 +159,29 @@ def gathered_want(args: list[Any]) -> torch.Tensor:
     """What `gathered_matmul` computes, in f32."""
     a, rows, b, _, _, _, K, *_ = args
     return a[rows.long(), :K].float() @ b.float()
+
+
+def scaled_args(
+    M: int, N: int, K: int, tile: tuple[int, int, int], *, device: str = "cpu"
+) -> list[Any]:
+    """Arguments of `scaled_matmul`."""
+    fp8, blocks = torch.float8_e4m3fn, -(-K // tile[2])
+    rows = torch.randperm(2 * M, generator=torch.Generator().manual_seed(M))[:M].to(torch.int32)
+    scales = (
+        seeded(2 * M, blocks, dtype=torch.float32),
+        seeded(-(-N // 128) + 1, blocks, dtype=torch.float32),
+    )
+    c = torch.full((M, N), float("nan"))
+    tensors = [seeded(2 * M, K, dtype=fp8), rows, seeded(N, K, dtype=fp8, seed=1), *scales, c]
+    return [*(t.to(device) for t in tensors), M, N, K, blocks, blocks, *tile]
+
+
+def scaled_want(args: list[Any]) -> torch.Tensor:
+    """What `scaled_matmul` computes, in f32."""
+    a, rows, b, a_scale, b_scale, _, _, N, K, *_, BK = args
+    block = torch.arange(K, device=a.device) // BK
+    left = a.float()[rows.long()] * a_scale[rows.long()][:, block]
+    return left @ (b.float() * b_scale[torch.arange(N, device=a.device) // 128][:, block]).T
 
 
 def paged_args(
@@ -175,7 +223,12 @@ def strided_want(args: list[Any]) -> torch.Tensor:
 
 
 def ring_kernel(
-    kernel: Any, args: list[Any], *, num_warps: int | None = None, **overrides: Any
+    kernel: Any,
+    args: list[Any],
+    *,
+    num_warps: int | None = None,
+    grid: tuple[int, int, int] = (32, 32, 1),
+    **overrides: Any,
 ) -> tuple[Kernel, dict[str, Any]]:
     """The single-role kernel for arguments in order, and the run-time ones by name."""
     names = kernel.description.names
@@ -187,7 +240,7 @@ def ring_kernel(
     found, _ = signature(runtime, pointers=tuple(n for n in names if n not in tensors))
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     request = Request(
-        kernel.fn, specs, constants, Launch(runtime, lambda _: (32, 32, 1)),
+        kernel.fn, specs, constants, Launch(runtime, lambda _: grid),
         Overrides(warp_specialize=False, **overrides), num_warps,
     )  # fmt: skip
     return list(modules(request))[-1], runtime

@@ -424,7 +424,8 @@ def single(
     """The single-role kernel. most_blocks: CTAs that may have to share the registers of an SM."""
     alone = request.overrides.cluster == 1
     plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
-    out, role, notes, plan = laid_out(graph, plan, request.target, request.overrides.num_stages)
+    grid, asked = request.launch.grid(graph.constants), request.overrides.num_stages
+    out, role, notes, plan = laid_out(graph, plan, request.target, asked, grid)
     if plan.num_ctas > 1 and (op := obstacle_to_sharing(role)):
         where = op.loc.short if op.loc else "?"
         plan = plan_single(graph, request.num_warps, request.target, clusters=False)

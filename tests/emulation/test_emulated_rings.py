@@ -21,6 +21,9 @@ from tests.ring_kernels import paged_args
 from tests.ring_kernels import paged_decode
 from tests.ring_kernels import paged_want
 from tests.ring_kernels import ring_kernel
+from tests.ring_kernels import scaled_args
+from tests.ring_kernels import scaled_matmul
+from tests.ring_kernels import scaled_want
 from tests.ring_kernels import seeded
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
@@ -118,7 +121,7 @@ def test_faults_are_found(fault: str) -> None:
     """The emulation does tell: each of these orders is needed."""
     old, new, message = FAULTS[fault]
     args = gathered_args(64, 64, 256, (64, 64, 32))
-    made, runtime = ring_kernel(gathered_matmul, args)
+    made, runtime = ring_kernel(gathered_matmul, args, num_stages=4)
     module = replaced(made.module, old, new)
 
     def all_seeds() -> None:
@@ -128,6 +131,17 @@ def test_faults_are_found(fault: str) -> None:
 
     with pytest.raises((EmulationFault, AssertionError), match=message):
         all_seeds()
+
+
+def test_scales_come_with_their_blocks() -> None:
+    """Columns of floats by 4-byte copies; the tensor core reads the parts of K that are summed in f32."""
+    args = scaled_args(60, 136, 320, (64, 128, 128))
+    notes = run(scaled_matmul, args, (1, 2))
+    torch.testing.assert_close(
+        args[5], scaled_want(args), rtol=1e-3, atol=1e-3 * float(args[5].abs().max())
+    )
+    assert sum("16 bytes at once" in n and "tensor core" in n for n in notes) == 2
+    assert sum("4 bytes at once" in n and "into registers" in n for n in notes) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,14 @@ from tests.ring_kernels import gathered_want
 from tests.ring_kernels import paged_args
 from tests.ring_kernels import paged_decode
 from tests.ring_kernels import paged_want
+from tests.ring_kernels import scaled_args
+from tests.ring_kernels import scaled_matmul
+from tests.ring_kernels import scaled_want
+from tests.ring_kernels import seeded
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
 from tests.ring_kernels import strided_want
+from tests.ring_kernels import tensor_matmul
 
 pytestmark = pytest.mark.gpu
 
@@ -31,9 +36,9 @@ def test_gathered_rows(tile: tuple[int, int, int], num_stages: int | None) -> No
     close(args[3], gathered_want(args))
 
 
-@pytest.mark.parametrize("K", [8, 64, 72, 1000], ids=str)
-def test_few_trips(K: int) -> None:
-    args = gathered_args(130, 64, K, (64, 64, 64), device="cuda", dtype=torch.float16)
+@pytest.mark.parametrize(("K", "pad"), [(8, 0), (64, 8), (72, 0), (101, 3), (1000, 0)], ids=str)
+def test_few_trips(K: int, pad: int) -> None:
+    args = gathered_args(130, 64, K, (64, 64, 64), device="cuda", dtype=torch.float16, pad=pad)
     gathered_matmul[(3, 1)](*args)
     close(args[3], gathered_want(args))
 
@@ -48,7 +53,25 @@ def test_pages(shape: tuple[int, int, int, int], num_warps: int) -> None:
     close(args[4], paged_want(args))
 
 
-@pytest.mark.parametrize("K", [96, 100, 102, 97], ids=str)
+@pytest.mark.parametrize("K", [128, 640, 1000], ids=str)
+def test_scales(K: int) -> None:
+    args = scaled_args(200, 300, K, (64, 128, 128), device="cuda")
+    scaled_matmul[(4, 3)](*args)
+    want = scaled_want(args)
+    torch.testing.assert_close(args[5], want, rtol=1e-2, atol=1e-2 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("shape", [(16, 256, 512), (100, 72, 97), (64, 61, 96)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_blocks_of_tensors(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    M, N, K = shape
+    a, b = seeded(M, K, dtype=dtype).cuda(), seeded(K, N, dtype=dtype, seed=1).cuda()
+    c = torch.full((M, N), float("nan"), device="cuda", dtype=dtype)
+    tensor_matmul[(-(-M // 32), -(-N // 64))](a, b, c, 32, 64, 64, warp_specialize=False)
+    close(c, a.float() @ b.float())
+
+
+@pytest.mark.parametrize("K", [96, 100, 102, 97, 101], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8], ids=str)
 def test_strides(K: int, dtype: torch.dtype) -> None:
     args = strided_args(140, 136, K, (64, 64, 32), device="cuda", dtype=dtype)

@@ -40,6 +40,7 @@ from tiledsl.ws.fold_sums import is_zero
 from tiledsl.ws.load_ahead import counts_up
 from tiledsl.ws.single_dots import ATOM_BYTES
 from tiledsl.ws.single_dots import is_MN_major
+from tiledsl.ws.single_dots import is_promoted
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""
@@ -198,7 +199,7 @@ def _candidate(
         return _obstacle(loop, load) or _ring_load(graph, load, facts, limits)
     type_ = load.result.type
     assert isinstance(type_, TileType)
-    if type_.rank != 2 or type_.dtype.bits < 8:
+    if type_.rank not in (1, 2) or type_.dtype.bits < 8:
         return f"blocks {type_} are not copied"
     through = as_pointers(graph, load, facts)
     if through is None:
@@ -235,10 +236,10 @@ def _ring_load(
     """How a load lies in its ring, or why it cannot be copied."""
     type_ = load.result.type
     assert isinstance(type_, TileType)
-    if type_.rank != 2:
-        return f"it has {type_.rank} dimensions, copies take 2"
+    if type_.rank not in (1, 2):
+        return f"it has {type_.rank} dimensions, copies take 1 or 2"
     fast = wanted_shape(load, facts).order[0]
-    width_bytes = _copy_bytes(load, fast, facts, limits)
+    width_bytes = _copy_bytes(load, fast, facts)
     if isinstance(width_bytes, str):
         return width_bytes
     for dot, side, order in dot_uses(graph, load):
@@ -251,10 +252,11 @@ def _ring_load(
                 (made.shape[order.index(0)], made.shape[order.index(1)]), type_.dtype, fast
             )
             return RingLoad(load, memory, width_bytes, is_zeroed=padded, is_direct=True)
-    return RingLoad(load, SmemType(type_.shape, type_.dtype, fast), width_bytes)
+    swizzle = ATOM_BYTES if type_.rank == 2 else 0
+    return RingLoad(load, SmemType(type_.shape, type_.dtype, fast, swizzle), width_bytes)
 
 
-def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts, limits: RingLimits) -> int | str:
+def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts) -> int | str:
     """What one copy moves along the fast dimension, or why that is less than a copy takes."""
     type_ = load.result.type
     assert isinstance(type_, TileType)
@@ -265,11 +267,6 @@ def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts, limits: RingLim
     width, _ = copied_width(load, fast, _divided(width, type_.shape[fast]), facts)
     if width * size < least:
         return f"the mask may cut {least} bytes, the least that a copy takes"
-    share = max(1, type_.num_elements // (32 * limits.num_warps))
-    while width > share:
-        width //= 2
-    if width * size < least:
-        return f"a thread has {share * size} bytes of it, a copy takes {least}"
     return width * size
 
 
@@ -285,7 +282,7 @@ def _operand_type(dot: mma.Dot, side: int, major: int, limits: RingLimits) -> Sm
     operand = (dot.a, dot.b)[side].type
     assert isinstance(operand, TileType)
     dtype = operand.dtype
-    if dtype == float32 or dtype.bits > 16 or (dtype.is_fp8 and dot.promote):
+    if dtype == float32 or dtype.bits > 16:
         return None
     shape = shape_of_dot(dot, limits.groups)
     K_dim = 1 - side
@@ -309,7 +306,7 @@ def _dot_in_flight(graph: TileGraph, loop: For, found: list[RingLoad]) -> mma.Do
     sides = {side for load in direct for user, side, _ in dot_uses(graph, load) if user is dot}
     end = loop.body.terminator
     assert isinstance(end, Yield)
-    if sides != {0, 1} or dot.acc not in loop.carried:
+    if sides != {0, 1} or dot.acc not in loop.carried or is_promoted(dot):
         return None
     at = loop.carried.index(dot.acc)
     users = [u.op for u in (*graph.users(dot.acc), *graph.users(dot.result))]

@@ -202,6 +202,8 @@ def _default(
         order, vector = list(wanted.order), wanted.vector
     if type_.rank:
         share = -(-type_.num_elements // (32 * num_warps))
+        if isinstance(value.defining_op, Copy):
+            share = vector  # fewer threads copy as much at once
         while vector > 1 and (vector > share or type_.shape[order[0]] % vector):
             vector //= 2
     combined = _combined(ops, group)

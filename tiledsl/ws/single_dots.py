@@ -105,7 +105,7 @@ class DotLowering:
         assert op.parent is not None
         b = Builder(self.graph, op.parent, op.parent.ops.index(op), op.loc)
         dtype = _tile(op.a).dtype
-        if dtype.is_fp8 and op.promote:
+        if is_promoted(op):
             result = self.promoted(b, op)
         elif dtype.name == "f32":
             result = self.in_tf32(b, op)
@@ -137,13 +137,19 @@ class DotLowering:
         """Partial sums over `promote` elements of K are added in f32."""
         K, acc = _tile(op.a).shape[1], op.acc
         acc_type = _tile(op.acc)
+        ring = [self.ring_side(op, value, side) for side, value in enumerate((op.a, op.b))]
         for first in range(0, K, op.promote):
             count = min(op.promote, K - first)
-            pair = self.staged(b, op, first=first, count=count)
+            if ring[0] is not None and ring[1] is not None:
+                pair = (ring[0], ring[1])
+            else:
+                pair = self.staged(b, op, first=first, count=count)
             fresh = b.value(tile.Undef(acc_type.shape, acc_type.dtype), "partial")
             fresh.type = acc_type
             never = b.value(Constant(0, int1))
-            part = self.multiply(b, op, [pair], fresh, never)
+            step = self.target.mma_K(_tile(op.a).dtype)
+            part_of_K = (first, -(-count // step) * step) if in_ring(pair[0]) else (0, 0)
+            part = self.multiply(b, op, [pair], fresh, never, part_of_K)
             acc = self.sum(b, acc, part, op.result.name)
         return acc
 
@@ -154,8 +160,12 @@ class DotLowering:
         pairs: list[tuple[Value, Value]],
         acc: Value,
         keep: Value | None,
+        part_of_K: tuple[int, int] = (0, 0),
     ) -> Value:
-        """The products of staged operands, added to `acc` in order; complete on return."""
+        """The products of staged operands, added to `acc` in order; complete on return.
+
+        part_of_K: first element and count, all of K when these are 0.
+        """
         shape = shape_of_dot(op, self.groups)
         # What lies in a ring is complete, and nobody writes to it before the next iteration.
         is_staged = any(not in_ring(v) for pair in pairs for v in pair)
@@ -166,8 +176,10 @@ class DotLowering:
         name = op.result.name
         for x, y in pairs:
             issue = mma.Issue(
-                x, y, acc, keep, split=shape.split, swapped=shape.swapped, names=(name,)
-            )
+                x, y, acc, keep,
+                split=shape.split, swapped=shape.swapped,
+                first_K=part_of_K[0], count_K=part_of_K[1], names=(name,),
+            )  # fmt: skip
             b.add(issue)
             issue.result.type = acc.type
             acc = issue.result
@@ -217,17 +229,15 @@ class DotLowering:
         count: int,
     ) -> Value:
         """side: 0 for a [M, K], 1 for b [K, N]."""
+        found = None if count else self.ring_side(op, value, side)
+        if found is not None:
+            return found
         type_ = _tile(value)
         K_dim = 1 - side
         K = count or type_.shape[K_dim]
-        padded = -(-K // self.target.mma_K(type_.dtype)) * self.target.mma_K(type_.dtype)
-        extents = [0, 0]
-        extents[K_dim] = padded
-        extents[1 - K_dim] = shape.M if side == 0 else shape.N
+        extents = self.extents(shape, type_, side, K)
+        padded = extents[K_dim]
         is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
-        found = None if count else self.ring_operand(value, extents, K_dim, is_parted=is_parted)
-        if found is not None:
-            return found
         major = self.major(type_, 1 - K_dim, extents[1 - K_dim], is_parted=is_parted)
         memory = SmemType((extents[0], extents[1]), type_.dtype, major)
         used = K if padded != K else 0
@@ -240,19 +250,26 @@ class DotLowering:
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
 
-    def ring_operand(
-        self, value: Value, extents: list[int], K_dim: int, *, is_parted: bool
-    ) -> Value | None:
+    def extents(self, shape: DotShape, type_: TileType, side: int, K: int) -> list[int]:
+        """Extents of an operand, padded to whole instructions."""
+        step = self.target.mma_K(type_.dtype)
+        lines = shape.M if side == 0 else shape.N
+        padded = -(-K // step) * step
+        return [lines, padded] if side == 0 else [padded, lines]
+
+    def ring_side(self, op: mma.Dot, value: Value, side: int) -> Value | None:
         """The slot of a ring that holds an operand as the tensor core reads it, or None."""
         read = value.defining_op
         if not isinstance(read, smem.Read) or not in_ring(read.smem):
             return None
-        memory = smem.smem_type(read.smem, "dot")
-        if list(memory.shape) != extents:
+        shape = shape_of_dot(op, self.groups)
+        memory, type_ = smem.smem_type(read.smem, "dot"), _tile(value)
+        if list(memory.shape) != self.extents(shape, type_, side, type_.shape[1 - side]):
             return None
+        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
         whole = ATOM_BYTES // memory.dtype.bytes * (self.groups if is_parted else 1)
-        along_K = memory.major == K_dim
-        return read.smem if along_K or is_MN_major(memory, 1 - K_dim, whole) else None
+        along_K = memory.major == 1 - side
+        return read.smem if along_K or is_MN_major(memory, side, whole) else None
 
     def major(self, type_: TileType, mn_dim: int, extent: int, *, is_parted: bool) -> int:
         """The contiguous dimension: K, unless a 16-bit operand's registers run along the other."""
@@ -301,6 +318,11 @@ class DotLowering:
         follows = (tuple(range(type_.rank)),) * len(inputs)
         new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
+
+
+def is_promoted(op: mma.Dot) -> bool:
+    """Whether a dot adds partial sums in f32."""
+    return _tile(op.a).dtype.is_fp8 and bool(op.promote)
 
 
 def in_ring(value: Value) -> bool:

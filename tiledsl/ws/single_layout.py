@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import replace
+from math import prod
 
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
@@ -46,11 +47,16 @@ LaidOut = tuple[TileGraph, Role, list[str], SinglePlan]
 
 
 def laid_out(
-    graph: TileGraph, plan: SinglePlan, target: Target, asked: int | None = None
+    graph: TileGraph,
+    plan: SinglePlan,
+    target: Target,
+    asked: int | None = None,
+    grid: tuple[int, ...] = (),
 ) -> LaidOut:
     """The program as one role whose tiles have layouts and whose accesses have their addresses.
 
-    asked: slots of rings that the user wants; fewer are taken where shared memory ends.
+    asked: slots of rings that the user wants; fewer are taken where shared memory ends. grid: of
+    the launch; where it has no more programs than there are SMs, none of these is shared.
     """
     most = MOST_SLOTS if asked is None else asked
     if not graph.find(mma.Dot) or most < 2:
@@ -65,7 +71,8 @@ def laid_out(
     rest = shared_bytes(made.graph, made.role, plan, target) - most * slot_bytes
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
     paired = (target.smem_per_sm_bytes // 2 - CTA_BYTES - rest) // slot_bytes
-    if asked is None and plan.num_warps <= PAIRED_WARPS and paired >= PAIRED_SLOTS:
+    is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
+    if asked is None and is_crowded and paired >= PAIRED_SLOTS:
         depth = min(fits, paired)
     note = ""
     if fits < most and asked is not None:

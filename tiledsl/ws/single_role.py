@@ -51,6 +51,8 @@ DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 
 FULL_ELEMENTS, MOST_WARPS = 64, 16
 """Elements of a tile for a thread from which on there are more warps, up to so many."""
+LOOP_WARPS = 32
+"""Warps at most where a loop holds tiles: CTAs of a cluster would wait for each other each time."""
 MOST_ELEMENTS = 256
 """Elements of a tile for a thread; a thread has 255 registers, and reductions need only parts."""
 SHARED_ELEMENTS, MOST_SHARED = 32, 64
@@ -99,7 +101,7 @@ def plan_single(
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
-        while not num_warps and warps < MOST_WARPS and _held(graph) > SHARED_ELEMENTS * 32 * warps:
+        while not num_warps and warps < LOOP_WARPS and _held(graph) > SHARED_ELEMENTS * 32 * warps:
             warps *= 2
         plan = SinglePlan(warps)
         if clusters:

@@ -50,6 +50,11 @@ def fp8_attention_kernel(q: tl.Tensor, k: tl.Tensor, vt: tl.Tensor, scales: tl.T
 # fmt: on
 
 
+def tiles(D: int) -> dict[str, int]:
+    """Tile sizes for heads of D numbers; measured on an H200."""
+    return {"BM": 128, "BN": 192 if 64 < D <= 128 else 128}
+
+
 def fp8_attention(
     q: torch.Tensor, k: torch.Tensor, vt: torch.Tensor, scales: torch.Tensor, *, causal: bool
 ) -> torch.Tensor:
@@ -61,8 +66,9 @@ def fp8_attention(
             f"got {[*scales.shape]} and {[*vt.shape]}"
         )
     o = torch.empty(B, H, L, D, device=q.device, dtype=torch.bfloat16)
-    kernel = fp8_attention_kernel[tl.cdiv(L, 128), H, B]
-    kernel(q, k, vt, scales, o, D**-0.5, causal, D, fast_math=True)
+    sizes = tiles(D)
+    kernel = fp8_attention_kernel[tl.cdiv(L, sizes["BM"]), H, B]
+    kernel(q, k, vt, scales, o, D**-0.5, causal, D, **sizes, fast_math=True)
     return o
 
 
@@ -105,11 +111,12 @@ def show_compiled(shape: tuple[int, int, int, int]) -> None:
     scales = torch.empty(B, H, 2, device="meta")
     o = torch.empty(shape, device="meta", dtype=torch.bfloat16)
     args = (q, k, vt, scales, o, D**-0.5, True, D)
-    grid = (tl.cdiv(L, 128), H, B)
+    sizes = tiles(D)
+    options = {"grid": (tl.cdiv(L, sizes["BM"]), H, B), "fast_math": True, **sizes}
     OUT.mkdir(exist_ok=True)
     path = OUT / "fp8_attention.cu"
-    path.write_text(fp8_attention_kernel.cuda(*args, grid=grid, fast_math=True), encoding="utf-8")
-    print("\n" + fp8_attention_kernel.report(*args, grid=grid, fast_math=True))
+    path.write_text(fp8_attention_kernel.cuda(*args, **options), encoding="utf-8")
+    print("\n" + fp8_attention_kernel.report(*args, **options))
     print(f"\nCUDA text: {path}")
 
 

@@ -400,7 +400,7 @@ def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
         flat = [t[x].flatten(0, 1) for x in ("q", "k", "v")]
         return torch.stack([head(*x) for x in zip(*flat, strict=True)]).view(t["c"].shape)
 
-    kernel = fp8_attention.fp8_attention_kernel
+    kernel, sizes = fp8_attention.fp8_attention_kernel, fp8_attention.tiles(d)
     names = ("q", "k", "vt", "scales", "c")
     return Case(
         make,
@@ -408,8 +408,8 @@ def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
             OURS: Ours(
                 kernel,
                 lambda t: (*(t[x] for x in names), d**-0.5, causal, d),
-                (tl.cdiv(length, 128), heads, z),
-                {"fast_math": True},
+                (tl.cdiv(length, sizes["BM"]), heads, z),
+                {"fast_math": True, **sizes},
             )
         },
         {"our bf16": lambda t: attention.attention(t["q16"], t["k16"], t["v"], causal=causal)[0]},

@@ -8,6 +8,7 @@ import torch
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
 from examples.fp8_attention import fp8_attention_kernel
+from examples.fp8_attention import tiles
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import grid_of
 from examples.fused_epilogues import residual
@@ -102,7 +103,9 @@ def test_fp8_attention(L, causal):
     scales = torch.empty(B, H, 2, device="meta")
     o = torch.empty(B, H, L, D, device="meta", dtype=BF16)
     args = (q, k, vt, scales, o, D**-0.5, causal, D)
-    kernel = fp8_attention_kernel.compile(*args, grid=(L // 128, H, B), fast_math=True)
+    kernel = fp8_attention_kernel.compile(
+        *args, grid=(-(-L // 128), H, B), fast_math=True, **tiles(D)
+    )
     check(kernel)
     # Rows that come in fours are loaded in the order of the next operand; others are shuffled.
     assert ("spread_quads(" in kernel.module.source) == (L % 4 != 0)

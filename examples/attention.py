@@ -3,8 +3,9 @@
 `attention(q, k, v, ...)` takes [B, H, L, D] tensors of any strides (a [B, L, H, D] tensor goes in
 as its transposed view), fewer key heads than query heads, different lengths, causal and
 sliding-window masks, and a function of the scores: bias, ALiBi, softcap. `attention_varlen` takes
-sequences packed one after the other. Gradients: `examples/attention_backward.py`. As a program it
-checks two cases against fp64 and shows what was compiled.
+sequences packed one after the other. Gradients: `examples/attention_backward.py` and
+`examples/attention_varlen_backward.py`. As a program it checks two cases against fp64 and shows
+what was compiled.
 """
 
 from __future__ import annotations
@@ -25,6 +26,30 @@ FLOOR = -1e8
 
 
 # fmt: off
+def load_rows(x, at, shape, rows, end, packed):
+    """A tile of x. packed: its rows from `end` on belong to others, and count as zeros."""
+    y = x.load(at, shape)
+    if packed:
+        y = tl.where((rows < end)[:, None], y, 0.0)
+    return y
+
+
+def store_rows(x, ragged, at, length, y, whole):
+    """Rows of a head of a packed sequence; at: head, first row of the sequence, first row in it.
+
+    Those up to its length only: rows of the tile behind it belong to the next sequence. ragged: the
+    memory of x. whole: tiles that lie in the sequence go through the tensor.
+    """
+    h, start, m = at
+    y = y.to(x.dtype)
+    if whole and m + y.shape[0] <= length:
+        x.store((0, h, start + m, 0), y)
+    else:
+        rows, cols = m + tl.arange(0, y.shape[0]), tl.arange(0, y.shape[1])[None, :]
+        places = ((start + rows).to(tl.int64) * x.shape[1] + h)[:, None] * x.shape[3] + cols
+        tl.store(ragged + places, y, mask=(rows < length)[:, None] & (cols < x.shape[3]))
+
+
 def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, group, BN, D, DV,
            packed=False):
     """Attention of a tile of queries over keys[0] to keys[1] of the sequence that begins at row k0.
@@ -53,9 +78,7 @@ def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, gro
         p = tl.exp(s - new[:, None])
         fade = tl.exp(top - new)
         total = total * fade + tl.sum(p, 1)
-        values = v.load((b, h // group, k0 + n, 0), (BN, DV))
-        if packed:
-            values = tl.where((cols < keys[2])[:, None], values, 0.0)
+        values = load_rows(v, (b, h // group, k0 + n, 0), (BN, DV), cols, keys[2], packed)
         acc = tl.dot(p.to(v.dtype), values, acc * fade[:, None])
         top = new
     return acc / tl.where(total > 0.0, total, 1.0)[:, None], top + tl.log(total)
@@ -107,15 +130,9 @@ def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, ragged
     rows = m + tl.arange(0, BM)
     y, z = attend(x, k, v, (0, h, m), k0, (start, end, k_len), rows + k_len - q_len,
                   scale, causal, window, score, extra, group, BN, D, DV, packed=True)
-    inside, cols = rows < q_len, tl.arange(0, DV)[None, :]
-    at = (q0 + rows).to(tl.int64)
-    y = y.to(q.dtype)
-    if DV > 64 and m + BM <= q_len:  # Three warpgroups have no registers for both ways.
-        o.store((0, h, q0 + m, 0), y)
-    else:  # Rows of the tile may belong to the next sequence: through a pointer.
-        places = (at * q.shape[1] + h)[:, None] * v.shape[3] + cols
-        tl.store(ragged + places, y, mask=inside[:, None] & (cols < v.shape[3]))
-    tl.store(lse + h.to(tl.int64) * q.shape[2] + at, z, mask=inside)
+    # Three warpgroups, at head dims up to 64, have no registers for both ways.
+    store_rows(o, ragged, (h, q0, m), q_len, y, DV > 64)
+    tl.store(lse + h.to(tl.int64) * q.shape[2] + q0 + rows, z, mask=rows < q_len)
 # fmt: on
 
 

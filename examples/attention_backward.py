@@ -23,6 +23,7 @@ import tiledsl
 import tiledsl.language as tl
 from examples.attention import attention
 from examples.attention import key_range
+from examples.attention import load_rows
 from examples.attention import reference
 
 
@@ -48,13 +49,71 @@ def weights(s, lse, rows, cols, k_len, scale, causal, window, score, at, extra, 
 
 
 def query_range(n, offset, q_len, causal, window, BM, BN):
-    """The queries that see keys n to n + BN: first (a multiple of BM) and end."""
+    """The queries that see keys n to n + BN: first (a multiple of BM), end, number of all."""
     start, end = 0, q_len
     if causal:
         start = max(0, n - offset) // BM * BM
     if window:
         end = max(0, min(end, n + BN - 1 + window - offset))
-    return start, end
+    return start, end, q_len
+
+
+def grad_q(x, dy, k, v, stats, at, k0, keys, rows, scale, causal, window, score, slope, extra,
+           group, BN, packed=False):
+    """The gradient of a tile of queries over keys[0] to keys[1], as in `attend`.
+
+    dy: the gradient of their output. stats: their log-sum-exp and delta.
+    """
+    b, h, m = at
+    acc = tl.zeros(x.shape, tl.float32)
+    for n in range(keys[0], keys[1], BN):
+        cols = n + tl.arange(0, BN)
+        where = (b, h // group, k0 + n, 0)
+        y = load_rows(k, where, (BN, x.shape[1]), cols, keys[2], packed)
+        z = load_rows(v, where, (BN, dy.shape[1]), cols, keys[2], packed)
+        p, s = weights(tl.dot(x, tl.trans(y)), stats[0][:, None], rows[:, None], cols[None, :],
+                       keys[2], scale, causal, window, score, (b, h, m, n), extra, False)
+        ds = p * (tl.dot(dy, tl.trans(z)) - stats[1][:, None])
+        if slope:
+            ds = ds * slope(s)
+        acc = tl.dot(ds.to(x.dtype), y, acc)
+    return acc * scale
+
+
+def grad_kv(y, z, q, do, lse, delta, at, q0, queries, k_len, offset, scale, causal, window, score,
+            slope, extra, group, BM, wanted, packed=False):
+    """The gradients of a tile y of keys, and z of values, over queries[0] to queries[1].
+
+    There are queries[2] of them, from row q0 on. at: batch, head and first row of the tile. wanted:
+    "kv", or "k" or "v" where a program has no registers for the sums of both.
+    """
+    b, h, n = at
+    start, end, q_len = queries
+    cols = n + tl.arange(0, y.shape[0])
+    steps = max(0, tl.cdiv(end - start, BM))
+    acc_k, acc_v = tl.zeros(y.shape, tl.float32), tl.zeros(z.shape, tl.float32)
+    for i in range(0, steps * group, 1):
+        head, m = h * group + i // steps, start + i % steps * BM
+        rows = m + tl.arange(0, BM)
+        x = load_rows(q, (b, head, q0 + m, 0), (BM, y.shape[1]), rows, q_len, packed)
+        dy = load_rows(do, (b, head, q0 + m, 0), (BM, z.shape[1]), rows, q_len, packed)
+        row_lse = lse.load((b, head, q0 + m), (BM,))
+        row_delta = delta.load((b, head, q0 + m), (BM,))
+        if packed or score:  # rows behind the last one weigh nothing
+            row_lse = tl.where(rows < q_len, row_lse, float("inf"))
+        if packed:  # and may be NaN
+            row_delta = tl.where(rows < q_len, row_delta, 0.0)
+        p, s = weights(tl.dot(y, tl.trans(x)), row_lse[None, :], (rows + offset)[None, :],
+                       cols[:, None], k_len, scale, causal, window, score, (b, head, m, n), extra,
+                       True)
+        if "v" in wanted:
+            acc_v = tl.dot(p.to(q.dtype), dy, acc_v)
+        if "k" in wanted:
+            ds = p * (tl.dot(z, tl.trans(dy)) - row_delta[None, :])
+            if slope:
+                ds = ds * slope(s)
+            acc_k = tl.dot(ds.to(q.dtype), x, acc_k)
+    return acc_k * scale, acc_v
 
 
 @tiledsl.jit
@@ -73,23 +132,12 @@ def grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: 
                   D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """The gradient of BM queries of a head."""
     m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
-    start, end, k_len = key_range(m, offset, k.shape[2], causal, window, BM, BN)
-    rows = (m + offset + tl.arange(0, BM))[:, None]
+    keys = key_range(m, offset, k.shape[2], causal, window, BM, BN)
     x, dy = q.load((b, h, m, 0), (BM, D)), do.load((b, h, m, 0), (BM, DV))
-    row_lse = lse.load((b, h, m), (BM,))[:, None]
-    row_delta = delta.load((b, h, m), (BM,))[:, None]
-    acc = tl.zeros((BM, D), tl.float32)
-    for n in range(start, end, BN):
-        y = k.load((b, h // group, n, 0), (BN, D))
-        z = v.load((b, h // group, n, 0), (BN, DV))
-        cols = (n + tl.arange(0, BN))[None, :]
-        p, s = weights(tl.dot(x, tl.trans(y)), row_lse, rows, cols, k_len, scale, causal, window,
-                       score, (b, h, m, n), extra, False)
-        ds = p * (tl.dot(dy, tl.trans(z)) - row_delta)
-        if slope:
-            ds = ds * slope(s)
-        acc = tl.dot(ds.to(q.dtype), y, acc)
-    dq.store((b, h, m, 0), acc * scale)
+    stats = lse.load((b, h, m), (BM,)), delta.load((b, h, m), (BM,))
+    dq.store((b, h, m, 0), grad_q(x, dy, k, v, stats, (b, h, m), 0, keys,
+                                  m + offset + tl.arange(0, BM), scale, causal, window, score,
+                                  slope, extra, group, BN))
 
 
 @tiledsl.jit
@@ -99,40 +147,26 @@ def grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse:
                    window: tl.constexpr, score: tl.constexpr, slope: tl.constexpr,
                    group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
                    BM: tl.constexpr, BN: tl.constexpr, wanted: tl.constexpr = "kv"):
-    """The gradients of BN keys of a head, from all query heads that share it.
-
-    wanted: "k" or "v" for one of them, where a program has no registers for the sums of both.
-    """
+    """The gradients of BN keys of a head, from all query heads that share it."""
     n, h, b = tl.program_id(0) * BN, tl.program_id(1), tl.program_id(2)
-    start, end = query_range(n, offset, q.shape[2], causal, window, BM, BN)
-    k_len = k.shape[2]
-    steps = max(0, tl.cdiv(end - start, BM))
-    cols = (n + tl.arange(0, BN))[:, None]
+    queries = query_range(n, offset, q.shape[2], causal, window, BM, BN)
     y, z = k.load((b, h, n, 0), (BN, D)), v.load((b, h, n, 0), (BN, DV))
+    acc_k, acc_v = grad_kv(y, z, q, do, lse, delta, (b, h, n), 0, queries, k.shape[2], offset,
+                           scale, causal, window, score, slope, extra, group, BM, wanted)
     if "k" in wanted:
-        acc_k = tl.zeros((BN, D), tl.float32)
-    if "v" in wanted:
-        acc_v = tl.zeros((BN, DV), tl.float32)
-    for i in range(0, steps * group, 1):
-        head, m = h * group + i // steps, start + i % steps * BM
-        x, dy = q.load((b, head, m, 0), (BM, D)), do.load((b, head, m, 0), (BM, DV))
-        row_lse = lse.load((b, head, m), (BM,))[None, :]
-        row_delta = delta.load((b, head, m), (BM,))[None, :]
-        rows = (m + offset + tl.arange(0, BM))[None, :]
-        p, s = weights(tl.dot(y, tl.trans(x)), row_lse, rows, cols, k_len, scale, causal, window,
-                       score, (b, head, m, n), extra, True)
-        if "v" in wanted:
-            acc_v = tl.dot(p.to(q.dtype), dy, acc_v)
-        if "k" in wanted:
-            ds = p * (tl.dot(z, tl.trans(dy)) - row_delta)
-            if slope:
-                ds = ds * slope(s)
-            acc_k = tl.dot(ds.to(q.dtype), x, acc_k)
-    if "k" in wanted:
-        dk.store((b, h, n, 0), acc_k * scale)
+        dk.store((b, h, n, 0), acc_k)
     if "v" in wanted:
         dv.store((b, h, n, 0), acc_v)
 # fmt: on
+
+
+def grad_tiles(d: int, dv: int, score: object) -> tuple[tuple[int, int], tuple[str, ...]]:
+    """The head dims filled up with zeros, and what each launch of `grad_kv_kernel` gives.
+
+    Sums of dK and dV take 2 x 64 registers at 128; what is computed on the scores takes some too.
+    """
+    dims = tl.cdiv(d, 16) * 16, tl.cdiv(dv, 16) * 16
+    return dims, ("kv",) if max(dims) <= (128 if score is None else 64) else ("k", "v")
 
 
 def attention_gradients(
@@ -162,13 +196,12 @@ def attention_gradients(
     delta = torch.empty_like(lse)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     delta_kernel[tl.cdiv(Lq, BM), H, B](o, do, delta, DV, BM)
-    dims = tl.cdiv(D, 16) * 16, tl.cdiv(DV, 16) * 16
+    dims, parts = grad_tiles(D, DV, score)
     read = q if extra is None else extra
     masks = (read, offset, scale, causal, window, score, slope, H // HK, *dims, BM, BN)
     inputs = (q, k, v, do, lse, delta)
     grad_q_kernel[tl.cdiv(Lq, BM), H, B](*inputs, dq, *masks, fast_math=True)
-    # Sums of both take 2 x 64 registers at 128; what is computed on the scores takes some as well.
-    for wanted in ("kv",) if max(dims) <= (128 if score is None else 64) else ("k", "v"):
+    for wanted in parts:
         grid = (tl.cdiv(Lk, BN), HK, B)
         grad_kv_kernel[grid](*inputs, dk, dv, *masks, wanted, fast_math=True)
     return dq, dk, dv

@@ -9,6 +9,8 @@ from examples import attention as example
 from examples.attention_backward import grad_kv_kernel
 from examples.attention_backward import grad_q_kernel
 from examples.attention_backward import softcap_slope
+from examples.attention_varlen_backward import varlen_grad_kv_kernel
+from examples.attention_varlen_backward import varlen_grad_q_kernel
 from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
@@ -128,6 +130,51 @@ def test_gradients(causal):
     same_as_interpreter(grad_q_kernel, dq, ("dq",), (cdiv(Lq, 64), H, 1), **options)
     dkv = {**args, "dk": nothing(*k.shape), "dv": nothing(*v.shape), **rest}
     same_as_interpreter(grad_kv_kernel, dkv, ("dk", "dv"), (cdiv(Lk, 64), HK, 1), **options)
+
+
+@pytest.mark.parametrize(
+    ("D", "lengths"),
+    [
+        (64, ((5, 70, 0, 130), (5, 90, 64, 100))),
+        pytest.param(128, ((64, 70), (64, 70)), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_varlen_gradients(D, lengths):
+    """What belongs to the second sequence is NaN, and lies behind the first one's rows."""
+    H = 2
+    starts = [np.cumsum((0, *n), dtype=np.int32) for n in lengths]
+    q, k, v, do = (
+        normal(1, int(starts[i][-1]), h, D)[0] for i, h in ((0, H), (1, 1), (1, 1), (0, H))
+    )
+    lse, delta = (RNG.standard_normal((1, H, len(q))).astype(np.float32) for _ in range(2))
+    lse += 5
+    rows, keys = (slice(s[1], s[2]) for s in starts)
+    q[rows], do[rows], k[keys], v[keys] = np.nan, np.nan, np.nan, np.nan
+    lse[..., rows], delta[..., rows] = np.nan, np.nan
+    inputs = {"q": q, "k": k, "v": v, "do": do}
+    args = {n: x.transpose(1, 0, 2)[None] for n, x in inputs.items()}
+    args |= {"lse": lse, "delta": delta}
+    rest = {"extra": q, "q_starts": starts[0], "k_starts": starts[1]}
+    options = {
+        "scale": D**-0.5, "causal": True, "window": 0, "score": None, "slope": None, "group": H, "D": D,
+        "DV": D, "BM": 64, "BN": 64, "fast_math": True, "tolerance": TOLERANCE,
+    }  # fmt: skip
+
+    def outputs(x, *names):
+        empty = [np.zeros_like(x) for _ in names]
+        views = {n: e.transpose(1, 0, 2)[None] for n, e in zip(names, empty, strict=True)}
+        return views, empty
+
+    views, (ragged,) = outputs(q, "dq")
+    grid = (cdiv(max(lengths[0]), 64), H, len(lengths[0]))
+    every = {**args, **views, "ragged": ragged, **rest}
+    same_as_interpreter(varlen_grad_q_kernel, every, ("dq", "ragged"), grid, **options)
+    views, (ragged_k, ragged_v) = outputs(k, "dk", "dv")
+    grid = (cdiv(max(lengths[1]), 64), 1, len(lengths[0]))
+    every = {**args, **views, "ragged_k": ragged_k, "ragged_v": ragged_v, **rest}
+    names = ("dk", "dv", "ragged_k", "ragged_v")
+    same_as_interpreter(varlen_grad_kv_kernel, every, names, grid, **options)
 
 
 def test_back_to_back():

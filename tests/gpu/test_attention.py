@@ -20,6 +20,7 @@ from examples.attention import attention
 from examples.attention import attention_varlen
 from examples.attention_backward import differentiable_attention
 from examples.attention_backward import softcap_slope
+from examples.attention_varlen_backward import differentiable_attention_varlen
 from tests.unit.examples.attention_reference import attention_fp64
 from tests.unit.examples.attention_reference import check
 from tests.unit.ws.test_staged_operands import weighted
@@ -273,6 +274,81 @@ def test_gradients_of_scores(name, D):
     for which, x, y in zip("qkv", got, torch.autograd.grad(o, exact, do.double()), strict=True):
         error = (x.double() - y).norm() / y.norm()
         assert error <= 7e-3, f"gradient of {which}: relative error {error:.2e}"
+
+
+def packed(lengths, D, DV=None, HK=2):
+    """Starts and leaves of packed sequences, lengths of queries and of keys."""
+    starts = [torch.tensor((0, *n)).cumsum(0).to(DEVICE, torch.int32) for n in lengths]
+    shapes = ((sum(lengths[0]), 4, D), *((sum(lengths[1]), HK, d) for d in (D, DV or D)))
+    return starts, [torch.randn(s, device=DEVICE).to(BF16).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "window"])
+@pytest.mark.parametrize("dims", [(64, 64), (72, 40), (128, 128), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize(
+    "lengths", PACKED, ids=lambda n: f"{len(n[0])} sequences, {sum(n[0])} rows"
+)
+def test_varlen_gradients(lengths, dims, name):
+    starts, leaves = packed(lengths, *dims)
+    longest = max(lengths[0]), max(lengths[1])
+    out = differentiable_attention_varlen(*leaves, *starts, longest, **MASKS[name])
+    do = torch.randn_like(out)
+    got = same_bits(partial(torch.autograd.grad, out, leaves, do, retain_graph=True))
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    q, k, v = (x.transpose(0, 1)[None] for x in exact)
+    total = torch.zeros((), device=DEVICE, dtype=torch.float64)
+    for (q0, q1), (k0, k1) in zip(*(pairwise(s.tolist()) for s in starts), strict=True):
+        part = q[:, :, q0:q1], k[:, :, k0:k1], v[:, :, k0:k1]
+        o, lse = attention_fp64(*part, **MASKS[name])
+        weight = do[q0:q1].transpose(0, 1)[None].double()
+        total = total + torch.where(lse.isfinite()[..., None], o * weight, 0.0).sum()
+    for which, x, y in zip("qkv", got, torch.autograd.grad(total, exact), strict=True):
+        expected = y.nan_to_num(0.0)
+        error = (x.double() - expected).norm() / expected.norm()
+        assert error <= 7e-3, f"gradient of {which}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("score", [example.softcap(5.0), example.add_bias], ids=["softcap", "bias"])
+@pytest.mark.parametrize("D", [64, 128])
+def test_varlen_gradients_of_scores(D, score):
+    """Two sequences of the same length against the dense kernels."""
+    L, slope = 500, None if score is example.add_bias else softcap_slope(5.0)
+    starts, leaves = packed(((L, L), (L, L)), D)
+    extra = torch.randn(1, 4, L, L, device=DEVICE) if slope is None else None
+    options = {"causal": True, "score": score, "slope": slope}
+    out = differentiable_attention_varlen(*leaves, *starts, (L, L), extra=extra, **options)
+    do = torch.randn_like(out)
+    got = torch.autograd.grad(out, leaves, do)
+    dense = [x.detach().unflatten(0, (2, L)).transpose(1, 2).requires_grad_() for x in leaves]
+    extra = None if extra is None else extra.expand(2, 4, L, L)
+    o = differentiable_attention(*dense, extra=extra, **options)
+    want = torch.autograd.grad(o, dense, do.unflatten(0, (2, L)).transpose(1, 2))
+    for x, y in zip(got, want, strict=True):
+        expected = y.transpose(1, 2).flatten(0, 1)
+        assert (x.double() - expected.double()).norm() <= 2e-3 * expected.double().norm()
+
+
+@pytest.mark.parametrize("name", ["full", "causal"])
+@pytest.mark.parametrize("D", [64, 128, 192])
+def test_varlen_gradients_keep_to_themselves(D, name):
+    """Every second sequence is NaN or infinite; the gradients of the others do not notice."""
+    lengths = (5, 70, 129, 700, 1, 64, 300, 2)
+    (starts, _), leaves = packed((lengths, lengths), D)
+    do = torch.randn(sum(lengths), 4, D, device=DEVICE).to(BF16)
+
+    def gradients():
+        longest = max(lengths), max(lengths)
+        out = differentiable_attention_varlen(*leaves, starts, starts, longest, **MASKS[name])
+        return torch.autograd.grad(out, leaves, do)
+
+    want = gradients()
+    spans = [slice(a, b) for a, b in pairwise(starts.tolist())]
+    for x in (*leaves, do):
+        for i, at in enumerate(spans[1::2]):
+            x.data[at] = (float("nan"), INF)[i % 2]
+    for x, y in zip(gradients(), want, strict=True):
+        for at in spans[::2]:
+            assert torch.equal(x[at], y[at])
 
 
 # ---------------------------------------------------------------------- other loops

@@ -13,6 +13,9 @@ import tiledsl.language as tl
 from examples import attention as example
 from examples.attention_backward import grad_kv_kernel
 from examples.attention_backward import grad_q_kernel
+from examples.attention_backward import grad_tiles
+from examples.attention_varlen_backward import varlen_grad_kv_kernel
+from examples.attention_varlen_backward import varlen_grad_q_kernel
 from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
@@ -126,6 +129,28 @@ def test_gradients(dims):
     check(grad_q_kernel.compile(q, q, do, do, lse, lse, q, *masks, **options))
     for wanted in ("kv",) if D <= 128 else ("k", "v"):
         check(grad_kv_kernel.compile(q, q, do, do, lse, lse, q, do, *masks, wanted, **options))
+
+
+@pytest.mark.parametrize(
+    ("D", "score"),
+    [(64, None), (128, None), pytest.param(128, example.add_bias, marks=pytest.mark.slow)],
+    ids=["64", "128", "bias"],
+)
+def test_varlen_gradients(D, score):
+    T, HK = 8191, 4  # rows of the statistics are no multiple of 16 bytes
+    q, do = (meta(1, H, T, D, order="BLHD") for _ in range(2))
+    k, v = (meta(1, HK, T, D, order="BLHD") for _ in range(2))
+    lse, starts = meta(1, H, T, dtype=FP32), torch.empty(5, device="meta", dtype=torch.int32)
+    rows, keys = meta(T, H, D), meta(T, HK, D)
+    dims, parts = grad_tiles(D, D, score)
+    extra = q if score is None else meta(1, H, L, L)
+    masks = (extra, starts, starts, D**-0.5, True, 0, score, None, H // HK, *dims, 64, 64)
+    options = {"grid": (L // 64, H, 4), "fast_math": True}
+    inputs = (q, k, v, do, lse, lse)
+    check(varlen_grad_q_kernel.compile(*inputs, q, rows, *masks, **options))
+    for wanted in parts:
+        made = varlen_grad_kv_kernel.compile(*inputs, k, v, keys, keys, *masks, wanted, **options)
+        check(made, at_once=score is None)
 
 
 def test_gated_mlp():

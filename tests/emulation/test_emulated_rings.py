@@ -158,6 +158,38 @@ def test_blocks_of_tensors(shape: tuple[int, int, int], copied: int) -> None:
     assert sum("through cp.async, 16 bytes" in n for n in notes) == copied
 
 
+@tiledsl.jit
+def linked(a_ptr, next_ptr, b_ptr, c_ptr, seen_ptr, first, last, start, BK: tl.constexpr):
+    """Blocks of A that a list links; every other link counts, and each is written down."""
+    m, k = tl.arange(0, 64), tl.arange(0, BK)
+    acc = tl.zeros((64, 64), tl.float32)
+    block = start
+    for at in range(first, last, 2):
+        a = tl.load(a_ptr + block * 64 * BK + m[:, None] * BK + k[None, :])
+        b = tl.load(b_ptr + (at * BK + k)[:, None] * 64 + m[None, :])
+        acc = tl.dot(a, b, acc)
+        tl.store(seen_ptr + at, block)
+        block = tl.load(next_ptr + tl.load(next_ptr + block))
+    tl.store(c_ptr + m[:, None] * 64 + m[None, :], acc)
+
+
+@pytest.mark.parametrize("bounds", [(1, 8), (3, 3), (5, 6)], ids=str)
+def test_lists(bounds: tuple[int, int]) -> None:
+    """The address of an iteration follows from what the one before it loaded."""
+    first, last = bounds
+    a, b = torch.randn(9, 64, 32).bfloat16(), torch.randn(8 * 32, 64).bfloat16()
+    link = torch.tensor([3, 0, 8, 5, 1, 7, 2, 4, 6], dtype=torch.int64)
+    got, seen = torch.full((64, 64), float("nan")), torch.full((8,), -1, dtype=torch.int64)
+    notes = run(linked, [a, link, b, got, seen, first, last, 4, 32], (1,), seed=3)
+    want, block = torch.zeros(64, 64), 4
+    for at in range(first, last, 2):
+        want += a[block].float() @ b[at * 32 : at * 32 + 32].float()
+        assert seen[at] == block
+        block = int(link[link[block]])
+    close(got, want)
+    assert any("the indexes in their addresses one more" in n for n in notes)
+
+
 # ---------------------------------------------------------------------- what stays
 @tiledsl.jit
 def in_place(a_ptr, b_ptr, K, ORDERED: tl.constexpr, BK: tl.constexpr):

@@ -18,12 +18,14 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory_base import Base
 from tiledsl.ir.ops.pointer_copy import COPY_BYTES
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -126,8 +128,8 @@ def _decide(
         return None, notes
     ops, state = needed_ops(loop, [c.load for c in found]) or ((), ())
     used = tuple(op for op in ops if isinstance(op, pointer.Load))
-    origins = {pointer.origin_of(op.pointer) for op in (*(c.load for c in found), *used)}
-    problem = _order_problem(loop, origins)
+    origins = {_origin(graph, op.pointer) for op in (*(c.load for c in found), *used)}
+    problem = _order_problem(graph, loop, origins)
     if problem:
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     dot = _dot_in_flight(graph, loop, found) if limits.depth > 2 else None
@@ -144,14 +146,35 @@ def _loop_problem(loop: For) -> str:
     return ""
 
 
-def _order_problem(loop: For, origins: set[str | None]) -> str:
+def _order_problem(graph: TileGraph, loop: For, origins: set[str | None]) -> str:
     """Loads must not pass a store that may write what they read."""
     for op in loop.body.walk():
         if op.effect is Effect.WRITE:
-            written = pointer.origin_of(op.pointer) if isinstance(op, pointer.Store) else ""
+            written = _written(graph, op)
             if not written or not all(origins) or written in origins:
                 return "the loop may write what it loads"
     return ""
+
+
+def _written(graph: TileGraph, op: Op) -> str | None:
+    """The argument that a store writes to; None or empty where that is not known."""
+    if isinstance(op, memory.Store):
+        return _argument(graph, op.tensor)
+    return _origin(graph, op.pointer) if isinstance(op, pointer.Store) else ""
+
+
+def _origin(graph: TileGraph, at: Value) -> str | None:
+    """As pointer.origin_of, for blocks of tensors too."""
+    op = at.defining_op
+    while op is not None and op.operands and pointer.is_pointer(op.operands[0]):
+        op = op.operands[0].defining_op
+    return _argument(graph, op.tensor) if isinstance(op, Base) else pointer.origin_of(at)
+
+
+def _argument(graph: TileGraph, tensor: Value) -> str:
+    """The argument behind a tensor, which may be the view of a pointer."""
+    views = {view.name: view.pointer for view in graph.facts.get("views", ())}
+    return views.get(tensor.name, tensor.name) if tensor.defining_op is None else ""
 
 
 def needed_ops(

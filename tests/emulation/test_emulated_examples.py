@@ -1,4 +1,7 @@
-"""The memory-bound examples in the emulation: the interpreter's bits where no sum has an order."""
+"""The examples in the emulation: the interpreter's bits where no sum has an order.
+
+Those that other files of this folder run are left out unless asked for with -m slow.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from tests.emulation.example_cases import Case
 from tests.emulation.recorded import differences
 from tests.emulation.recorded import distance
 
+ONLY_HERE = {"vector_add", "matmul", "relu", "batched", "dropout", "plain causal"}
+ALWAYS = [c for c in CASES if c in ROWS or c.name in ONLY_HERE]
+SLOW = [pytest.param(c, marks=pytest.mark.slow) for c in CASES if c not in ALWAYS]
 
-@pytest.mark.parametrize(
-    "case",
-    [*ROWS, *(pytest.param(c, marks=pytest.mark.slow) for c in CASES if c not in ROWS)],
-    ids=str,
-)
+
+@pytest.mark.parametrize("case", [*ALWAYS, *SLOW], ids=str)
 def test_agrees_with_the_interpreter(case: Case) -> None:
     assert not compare(case, "cpu")
 

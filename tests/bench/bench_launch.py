@@ -1,11 +1,12 @@
 """Costs around a kernel: launches, the start of a process, a cold compile, tuning.
 
-    python3 tests/bench/bench_launch.py [--only launch start tune sweep] [--rounds 200]
+    python3 tests/bench/bench_launch.py [--only launch start tune sweep] [--rounds 200] [--seconds 900]
 
 Launches: all contenders in one process, in turn, tiny tensors; the host's time for a block of 100 calls,
 without the wait for the GPU after it; medians over rounds. Starts: fresh processes with an empty and with
 a filled cache folder; the CUDA context is torch's and is made first. Tuning: fresh processes as well. The
-sweep tunes the matmul for the shapes of bench_matmul.py and compares the default choice with the best.
+sweep tunes the matmul for the shapes of bench_matmul.py, as many as fit its seconds, and compares the
+default choice with the best.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ MARK = "@launch "
 BLOCK_CALLS = 100
 N = 1024
 SHAPES = [
-    *((8192, 8192, k) for k in (512, 1024, 2048, 4096, 8192, 16384)),
     (4096, 4096, 4096),
     (2048, 2048, 2048),
-    (4096, 14336, 4096),
-    (4104, 4104, 4104),
+    (8192, 8192, 2048),
     (128, 4096, 4096),
     (16, 8192, 8192),
+    (4104, 4104, 4104),
+    (4096, 14336, 4096),
+    *((8192, 8192, k) for k in (512, 1024, 4096, 8192, 16384)),
 ]
 RUNS = 5
+SECONDS = "TILEDSL_BENCH_SECONDS"
 
 
 def define() -> dict:
@@ -195,7 +198,7 @@ def child(task: str, folder: str, *, cpus: int | None = None) -> dict:
     prefix = [] if cpus is None else ["taskset", "-c", f"0-{cpus - 1}"]
     command = [*prefix, sys.executable, str(Path(__file__)), "--child", task]
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, timeout=200
+        command, env=env, capture_output=True, text=True, check=False, timeout=1000
     )
     lines = [n for n in done.stdout.splitlines() if n.startswith(MARK)]
     if not lines:
@@ -251,12 +254,15 @@ def tune_task() -> dict:
 
 
 def sweep_task() -> dict:
-    """Default against best for every shape."""
+    """Default against best, shape by shape until the time is over."""
     import tiledsl
 
     kernel = define()["matmul"]
     rows: list = []
+    end = time.perf_counter() + float(os.environ[SECONDS])
     for m, n, k in SHAPES:
+        if time.perf_counter() > end:
+            break
         tuned = tiledsl.autotune()(kernel)
         tuned[tiles(m, n)](*matrices(m, n, k))
         times = {repr(c): t for c, t in tuned.configs_timings.items()}
@@ -314,7 +320,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--child", choices=TASKS)
+    parser.add_argument("--seconds", type=float, default=900, help="of the sweep")
     options = parser.parse_args()
+    os.environ.setdefault(SECONDS, str(options.seconds))
     if options.child:
         print(MARK + json.dumps(TASKS[options.child]()), flush=True)
         return

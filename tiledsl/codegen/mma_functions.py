@@ -17,6 +17,8 @@ __all__ = ["MmaFunction", "MmaFunctions", "Operand"]
 ATOM_BYTES = 128
 STEP_BYTES = 32
 STEPS_PER_BOX = ATOM_BYTES // STEP_BYTES
+MAX_RUN = 4
+"""Most instructions of one statement; fewer statements take NVRTC's optimizer less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,16 @@ class MmaFunction:
         return self.M // 64
 
     @property
+    def is_run(self) -> bool:
+        """Whether the K steps are one statement: from shared memory, on one block of rows."""
+        return 1 < self.num_steps <= MAX_RUN and self.num_blocks == 1 and not self.a.num_regs
+
+    @property
+    def instruction(self) -> WgmmaShape:
+        """The wgmma function that it calls."""
+        return self.wgmma.times(self.num_steps) if self.is_run else self.wgmma
+
+    @property
     def num_acc(self) -> int:
         return self.num_blocks * self.wgmma.num_acc
 
@@ -158,5 +170,5 @@ class MmaFunctions:
         if not self._functions:
             return ""
         functions = list(self._functions.values())
-        wgmma = render_wgmma(f.wgmma for f in functions)
+        wgmma = render_wgmma(f.instruction for f in functions)
         return wgmma + "\n" + render("generated/mma.cuh.j2", functions=functions)

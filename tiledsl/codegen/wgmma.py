@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from tiledsl.codegen.environment import render
@@ -49,6 +50,7 @@ class WgmmaShape:
     """One instruction form, D[64, N] (+)= A[64, K] B[K, N].
 
     acc_ptx, a_ptx, b_ptx: the PTX types. trans_a, trans_b: 1 when the operand is MN-major.
+    steps: instructions on the same D, one after the other; A and B are then arrays of descriptors.
     """
 
     name: str
@@ -60,6 +62,11 @@ class WgmmaShape:
     a_in_regs: bool
     trans_a: int
     trans_b: int
+    steps: int = 1
+
+    def times(self, steps: int) -> WgmmaShape:
+        """Several instructions as one function: one statement for NVRTC's optimizer."""
+        return replace(self, steps=steps, name=f"{self.name}_x{steps}")
 
     @property
     def num_acc(self) -> int:
@@ -90,15 +97,24 @@ class WgmmaShape:
         """What it does, in terms of shapes and where the operands lie."""
         a = "registers" if self.a_in_regs else _place("M", self.trans_a)
         b = _place("N", self.trans_b)
+        K = self.K if self.steps == 1 else f"{self.steps}*{self.K}"
         return (
-            f"D[64,{self.N}] {self.acc_ptx} (+)= A[64,{self.K}] {self.a_ptx} ({a})"
-            f" * B[{self.K},{self.N}] {self.b_ptx} ({b})"
+            f"D[64,{self.N}] {self.acc_ptx} (+)= A[64,{K}] {self.a_ptx} ({a})"
+            f" * B[{K},{self.N}] {self.b_ptx} ({b})"
         )
 
     @property
     def a_param(self) -> str:
         """C++ parameter of the A operand."""
-        return f"const u32 (&a)[{_A_REGISTERS}]" if self.a_in_regs else "u64 a"
+        return f"const u32 (&a)[{_A_REGISTERS}]" if self.a_in_regs else self._descriptors("a")
+
+    @property
+    def b_param(self) -> str:
+        """C++ parameter of the B operand."""
+        return self._descriptors("b")
+
+    def _descriptors(self, name: str) -> str:
+        return f"u64 {name}" if self.steps == 1 else f"const u64 (&{name})[{self.steps}]"
 
     @property
     def instruction(self) -> str:
@@ -109,9 +125,10 @@ class WgmmaShape:
         )
 
     @property
-    def flag(self) -> str:
-        """Asm operand of the accumulate flag: the one after D, A and B."""
-        return f"%{self.num_acc + self._num_a + 1}"
+    def predicates(self) -> tuple[tuple[str, str], ...]:
+        """Predicates and the asm operands they are true for: of the first step, of the others."""
+        first = self.num_acc + (self._num_a + 1) * self.steps
+        return tuple((name, f"%{first + i}") for i, name in enumerate("pq"[: min(2, self.steps)]))
 
     @property
     def register_lines(self) -> tuple[str, ...]:
@@ -123,11 +140,18 @@ class WgmmaShape:
         return tuple(lines)
 
     @property
-    def operand_tail(self) -> str:
-        """The operands after D: A, B, the predicate and the immediates."""
-        first = self.num_acc
+    def operand_tails(self) -> tuple[str, ...]:
+        """The operands after D, by step: A, B, the predicate and the immediates."""
+        return tuple(self._tail(step) for step in range(self.steps))
+
+    def _tail(self, step: int) -> str:
+        first = self.num_acc + (self._num_a + 1) * step
         a = ", ".join(f"%{first + i}" for i in range(self._num_a))
-        tail = [f"{{{a}}}" if self.a_in_regs else a, f"%{first + self._num_a}", "p"]
+        tail = [
+            f"{{{a}}}" if self.a_in_regs else a,
+            f"%{first + self._num_a}",
+            "q" if step else "p",
+        ]
         if self.has_scale:
             tail += ["1", "1"]
         if self.has_trans:
@@ -144,7 +168,10 @@ class WgmmaShape:
 
     @property
     def inputs(self) -> str:
-        """Asm constraints of A, B and the accumulate flag."""
+        """Asm constraints of A and B of every step, and of the accumulate flags."""
+        if self.steps > 1:
+            both = [f'"l"(a[{i}]), "l"(b[{i}])' for i in range(self.steps)]
+            return ", ".join([*both, '"r"(accumulate)', '"r"(1)'])
         a = [f'"r"(a[{i}])' for i in range(_A_REGISTERS)] if self.a_in_regs else ['"l"(a)']
         return ", ".join([*a, '"l"(b)', '"r"(accumulate)'])
 

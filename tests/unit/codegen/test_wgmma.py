@@ -100,16 +100,28 @@ def test_name_tells_operand_places() -> None:
     assert wgmma_name(*types, a_in_regs=True, trans_a=False, trans_b=False) == f"{stem}_rs"
 
 
-def test_operand_tail() -> None:
+def test_operand_tails() -> None:
     types = (dt.float32, dt.bfloat16, dt.bfloat16, 8)
-    assert shape(*types, trans_b=True).operand_tail == "%4, %5, p, 1, 1, 0, 1"
+    assert shape(*types, trans_b=True).operand_tails == ("%4, %5, p, 1, 1, 0, 1",)
     regs = shape(*types, a_in_regs=True, trans_b=True)
-    assert regs.operand_tail == "{%4, %5, %6, %7}, %8, p, 1, 1, 1"
-    assert regs.flag == "%9"
+    assert regs.operand_tails == ("{%4, %5, %6, %7}, %8, p, 1, 1, 1",)
+    assert regs.predicates == (("p", "%9"),)
     fp8 = shape(dt.float32, dt.float8e5, dt.float8e5, 8)
-    assert fp8.operand_tail == "%4, %5, p, 1, 1"
+    assert fp8.operand_tails == ("%4, %5, p, 1, 1",)
     int8 = shape(dt.int32, dt.int8, dt.int8, 8)
-    assert int8.operand_tail == "%4, %5, p"
+    assert int8.operand_tails == ("%4, %5, p",)
+
+
+def test_several_steps_are_one_statement() -> None:
+    one = shape(dt.float32, dt.bfloat16, dt.bfloat16, 8, trans_b=True)
+    run = one.times(2)
+    assert run.name == f"{one.name}_x2"
+    assert run.operand_tails == ("%4, %5, p, 1, 1, 0, 1", "%6, %7, q, 1, 1, 0, 1")
+    assert run.predicates == (("p", "%8"), ("q", "%9"))
+    text = render_wgmma([one, run])
+    assert text.count("asm volatile") == 2
+    assert text.count(run.instruction) == 3
+    assert "const u64 (&a)[2], const u64 (&b)[2], u32 accumulate" in text
 
 
 def test_render_prints_each_shape_once_in_order() -> None:

@@ -4,8 +4,8 @@ The scores S are computed again, the weights P from them and the log-sum-exp of 
 With delta the row sums of o * do: dV = P^T dO, dS = P * (dO V^T - delta), dQ = dS K, dK = dS^T Q.
 One kernel walks over the keys of a tile of queries, one over the queries of a tile of keys; every
 gradient is summed by one program in a fixed order, without atomics, so that results are the same
-bits each time. A function of the scores comes with its slope; the tensor that it reads (a bias)
-gets no gradient.
+bits each time. A function of the scores comes with its slope. A bias gets a gradient as well: one
+program sums a block of it over the batches, heads, rows and columns that share it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiledsl
 import tiledsl.language as tl
+from examples.attention import add_bias
 from examples.attention import attention
 from examples.attention import key_range
 from examples.attention import load_rows
@@ -157,6 +158,38 @@ def grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse:
         dk.store((b, h, n, 0), acc_k)
     if "v" in wanted:
         dv.store((b, h, n, 0), acc_v)
+
+
+@tiledsl.jit
+def grad_bias_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor, lse: tl.Tensor,
+                     delta: tl.Tensor, bias: tl.Tensor, out: tl.Tensor, offset: tl.int32,
+                     scale: tl.constexpr, causal: tl.constexpr, window: tl.constexpr,
+                     group: tl.constexpr, one_row: tl.constexpr, one_col: tl.constexpr,
+                     D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """A block of the gradient of a bias: dS, summed over the dims in which `out` has extent 1.
+
+    bias: [B, H, Lq, Lk], a view of the smaller one. one_row, one_col: rows, columns are such dims.
+    """
+    at, heads = tl.program_id(2), out.shape[1]
+    over_b, over_h = q.shape[0] // out.shape[0], q.shape[1] // heads
+    over_m = tl.cdiv(q.shape[2], BM) // tl.cdiv(out.shape[2], BM)
+    over_n = tl.cdiv(k.shape[2], BN) // tl.cdiv(out.shape[3], BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in range(0, over_b * over_h * over_m * over_n, 1):
+        n, j = tl.program_id(1) * BN + i % over_n * BN, i // over_n
+        m, j = tl.program_id(0) * BM + j % over_m * BM, j // over_m
+        h, b = at % heads + j % over_h, at // heads + j // over_h
+        x, dy = q.load((b, h, m, 0), (BM, D)), do.load((b, h, m, 0), (BM, DV))
+        y, z = k.load((b, h // group, n, 0), (BN, D)), v.load((b, h // group, n, 0), (BN, DV))
+        rows, cols = (m + offset + tl.arange(0, BM))[:, None], (n + tl.arange(0, BN))[None, :]
+        p, _ = weights(tl.dot(x, tl.trans(y)), lse.load((b, h, m), (BM,))[:, None], rows, cols,
+                       k.shape[2], scale, causal, window, add_bias, (b, h, m, n), bias, False)
+        acc += p * (tl.dot(dy, tl.trans(z)) - delta.load((b, h, m), (BM,))[:, None])
+    if one_row:
+        acc = tl.sum(acc, 0)[None, :]
+    if one_col:
+        acc = tl.sum(acc, 1)[:, None]
+    out.store((at // heads, at % heads, tl.program_id(0) * BM, tl.program_id(1) * BN), acc)
 # fmt: on
 
 
@@ -207,6 +240,37 @@ def attention_gradients(
     return dq, dk, dv
 
 
+def bias_gradient(
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    causal: bool,
+    window: int,
+    scale: float,
+    offset: int,
+    BM: int = 64,
+    BN: int = 64,
+) -> torch.Tensor:
+    """The gradient of a bias that broadcasts to [B, H, Lq, Lk], in its shape."""
+    B, H, Lq, D = q.shape
+    HK, Lk, DV = v.shape[1:]
+    delta = torch.empty_like(lse)
+    delta_kernel[tl.cdiv(Lq, BM), H, B](o, do, delta, DV, BM)
+    dims, _ = grad_tiles(D, DV, None)
+    out = torch.empty(bias.shape, device=q.device, dtype=bias.dtype)
+    b, h, rows, cols = full = (1,) * (4 - bias.ndim) + tuple(bias.shape)
+    grad_bias_kernel[tl.cdiv(rows, BM), tl.cdiv(cols, BN), b * h](
+        q, k, v, do, lse, delta, bias.expand(B, H, Lq, Lk), out.view(full), offset, scale, causal,
+        window, H // HK, rows == 1, cols == 1, *dims, BM, BN, fast_math=True,
+    )  # fmt: skip
+    return out
+
+
 def softcap_slope(cap: float) -> Callable[..., object]:
     """The slope of `softcap(cap)`."""
 
@@ -232,17 +296,24 @@ class _Attention(torch.autograd.Function):
         extra: torch.Tensor | None,
     ) -> torch.Tensor:
         masks = {"causal": causal, "window": window, "scale": scale, "offset": offset}
-        ctx.options = {**masks, "score": score, "extra": extra}
-        o, lse = attention(q, k, v, **ctx.options)
-        ctx.options["slope"] = slope
-        ctx.save_for_backward(q, k, v, o, lse)
+        read = (
+            extra.expand(*q.shape[:3], k.shape[2])
+            if score is add_bias and extra is not None
+            else extra
+        )
+        o, lse = attention(q, k, v, score=score, extra=read, **masks)
+        ctx.masks, ctx.rest = masks, {"score": score, "slope": slope, "extra": read}
+        ctx.save_for_backward(q, k, v, o, lse, extra)
         return o
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (do,) = gradients
-        grads = attention_gradients(do, *ctx.saved_tensors, **ctx.options)
-        return *grads, *[None] * 7
+        *saved, extra = ctx.saved_tensors
+        grads = attention_gradients(do, *saved, **ctx.masks, **ctx.rest)
+        wanted = ctx.needs_input_grad[-1]
+        bias = bias_gradient(do, *saved, extra, **ctx.masks) if wanted else None
+        return *grads, *[None] * 6, bias
 
 
 def differentiable_attention(
@@ -258,13 +329,17 @@ def differentiable_attention(
     slope: Callable[..., object] | None = None,
     extra: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The output of `attention`, with gradients for q, k and v.
+    """The output of `attention`, with gradients for q, k, v, and for `extra` under `add_bias`.
 
     slope: the derivative of `score` as a function of its result (`softcap_slope`), None where it is
-    1, as for a bias.
+    1, as for a bias. A bias of any shape that broadcasts to [B, H, Lq, Lk] serves.
     """
-    if extra is not None and extra.requires_grad:
-        raise ValueError("differentiable_attention(): extra gets no gradient, pass extra.detach()")
+    if extra is not None and extra.requires_grad and score is not add_bias:
+        name = getattr(score, "__name__", score)
+        raise ValueError(
+            "differentiable_attention(): extra gets a gradient under add_bias, and score is"
+            f" {name}; pass extra.detach()"
+        )
     at = k.shape[2] - q.shape[2] if offset is None else offset
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return _Attention.apply(q, k, v, causal, window, factor, at, score, slope, extra)

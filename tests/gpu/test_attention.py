@@ -276,6 +276,29 @@ def test_gradients_of_scores(name, D):
         assert error <= 7e-3, f"gradient of {which}: relative error {error:.2e}"
 
 
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    "shape", [(2, 4, 500, 500), (1, 4, 500, 500), (2, 1, 1, 500), (4, 1, 1), (500, 500)], ids=str
+)
+def test_bias_gradient(shape, causal, D):
+    """Summed over the dims that the bias does not have."""
+    leaves = inputs(H=4, HK=2, Lq=500, D=D)
+    bias = torch.randn(shape, device=DEVICE).to(BF16).requires_grad_()
+    options = {"causal": causal, "score": example.add_bias}
+    out = differentiable_attention(*leaves, extra=bias, **options)
+    do = torch.randn_like(out)
+    (got,) = same_bits(partial(torch.autograd.grad, out, [bias], do, retain_graph=True))
+    exact = bias.detach().double().requires_grad_()
+    q, k, v = (x.double() for x in leaves)
+    o, _ = attention_fp64(q, k, v, causal=causal, score=lambda s, r, c: s + exact)
+    (want,) = torch.autograd.grad(o, exact, do.double())
+    assert got.shape == bias.shape
+    # One number for all keys of a row cancels: what is left is the rounding of so many terms.
+    size = want.norm() if shape[-1] > 1 else (got.numel() * 2 * 500) ** 0.5
+    assert (got.double() - want).norm() <= 7e-3 * size
+
+
 def packed(lengths, D, DV=None, HK=2):
     """Starts and leaves of packed sequences, lengths of queries and of keys."""
     starts = [torch.tensor((0, *n)).cumsum(0).to(DEVICE, torch.int32) for n in lengths]

@@ -11,6 +11,7 @@ import torch
 
 import tiledsl.language as tl
 from examples import attention as example
+from examples.attention_backward import grad_bias_kernel
 from examples.attention_backward import grad_kv_kernel
 from examples.attention_backward import grad_q_kernel
 from examples.attention_backward import grad_tiles
@@ -151,6 +152,18 @@ def test_varlen_gradients(D, score):
     for wanted in parts:
         made = varlen_grad_kv_kernel.compile(*inputs, k, v, keys, keys, *masks, wanted, **options)
         check(made, at_once=score is None)
+
+
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("shape", [(1, H, L, L), (B, 1, 1, L)], ids=["a sum", "sums of rows"])
+def test_bias_gradient(shape, D):
+    q, lse = meta(B, H, L, D), meta(B, H, L, dtype=FP32)
+    bias, out = meta(*shape).expand(B, H, L, L), meta(*shape)
+    one = shape[2] == 1
+    masks = (0, D**-0.5, True, 0, 1, one, False, D, D, 64, 64)
+    grid = (tl.cdiv(shape[2], 64), L // 64, shape[0] * shape[1])
+    inputs = (q, q, q, q, lse, lse, bias, out)
+    check(grad_bias_kernel.compile(*inputs, *masks, grid=grid, fast_math=True))
 
 
 def test_gated_mlp():

@@ -50,6 +50,7 @@ class KernelShape:
     operand_axes: per side (a, b) the grid axes its loads depend on. bound_axes: those of the loop's
     bounds.
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
+    num_operands: per side, different loads of a loop; dots may share them.
     """
 
     operand_axes: tuple[frozenset[int], frozenset[int]]
@@ -73,6 +74,7 @@ class KernelShape:
     streamable: int = 0
     acc_bits: int = 32
     sums_f32: bool = True
+    num_operands: tuple[int, int] = (1, 1)
 
     def sum_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of a consumer thread for the tiles that a loop keeps."""
@@ -162,7 +164,17 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         len(channel_loads(body, stores)),
         acc.dtype.bits if not first.partial else 32,
         acc.dtype == float32,
+        operand_counts(first),
     )
+
+
+def operand_counts(found: DotLoop) -> tuple[int, int]:
+    """Different loads that are operands a of a loop's dots, and b."""
+    from tiledsl.ws.analysis import operand_load
+
+    sides = ([operand_load(d.a) for d in found.dots], [operand_load(d.b) for d in found.dots])
+    a, b = (len({o[0].id for o in side if o is not None}) for side in sides)
+    return a, b
 
 
 def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
@@ -472,7 +484,7 @@ class Planner:
         dtype = _DTYPES[s.itemsize]
         a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
         b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
-        return a, b * s.num_dots
+        return a * s.num_operands[0], b * s.num_operands[1]
 
     def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
         """Bytes of one staging chunk over all consumer warpgroups."""

@@ -91,8 +91,33 @@ def test_scores_of_every_kind():
         **shape, score=softcap(2.0), slope=softcap_slope(2.0),
         score_fp64=lambda s, r, c: 2.0 * torch.tanh(s / 2.0),
     )  # fmt: skip
-    with pytest.raises(ValueError, match="extra gets no gradient"):
-        compare(**shape, score=add_bias, extra=bias.requires_grad_())
+    with pytest.raises(ValueError, match="gradient under add_bias, and score is alibi"):
+        compare(**shape, score=alibi, extra=slopes.requires_grad_())
+
+
+BIASES = [(2, 4, 70, 90), (1, 4, 70, 90), (2, 1, 1, 90), (4, 1, 1), (70, 1), (1, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", BIASES, ids=str)
+def test_bias(shape):
+    """Its gradient has its shape: sums over batches, heads, rows, columns that share an element."""
+    q, do = (torch.randn(2, 4, 70, 64).to(BF16) for _ in range(2))
+    k, v = (torch.randn(2, 2, 90, 64).to(BF16) for _ in range(2))
+    bias = torch.randn(shape)
+    if shape[-1] > 1:
+        bias[..., 3] = -float("inf")
+    bias = bias.to(BF16).requires_grad_()
+    options = {"causal": True, "window": 50, "score": add_bias}
+    (got,) = torch.autograd.grad(differentiable_attention(q, k, v, extra=bias, **options), bias, do)
+    exact = bias.detach().double().requires_grad_()
+    inputs = (q.double(), k.double(), v.double())
+    o, _ = attention_fp64(*inputs, causal=True, window=50, score=lambda s, r, c: s + exact)
+    (want,) = torch.autograd.grad(o, exact, do.double())
+    assert got.shape == bias.shape
+    assert not got.isnan().any()
+    # One number for all keys of a row cancels: its gradient is 0, but for the rounding of terms.
+    size = want.norm() if shape[-1] > 1 else (got.numel() * 70 * 8) ** 0.5
+    assert (got.double() - want.nan_to_num(0.0)).norm() <= LIMITS[BF16] * size
 
 
 def test_the_same_bits_each_time():

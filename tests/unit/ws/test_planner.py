@@ -45,6 +45,26 @@ def test_benchmark_shapes(
     assert plan.num_stages >= 4
 
 
+@tiledsl.jit
+def two_products(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, d: tl.Tensor, o: tl.Tensor):
+    m, n = tl.program_id(0) * 64, tl.program_id(1) * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(0, a.shape[0], 1):
+        x = tl.dot(a.load((i, m, 0), (64, 128)), tl.trans(b.load((i, n, 0), (64, 128))))
+        acc += x * tl.dot(c.load((i, m, 0), (64, 128)), tl.trans(d.load((i, n, 0), (64, 128))))
+    o.store((m, n), acc)
+
+
+def test_rings_have_room_for_every_operand() -> None:
+    """Two products of four operands: the first plan fits into shared memory."""
+    a, b = (torch.empty(8, n, 128, dtype=torch.bfloat16, device="meta") for n in (512, 1024))
+    o = torch.empty(512, 1024, dtype=torch.bfloat16, device="meta")
+    made = first(two_products.request_for((a, b, a, b, o), {}, (8, 16))[1])
+    assert isinstance(made.plan, Plan), [*made.notes, *made.declined]
+    assert not [n for n in made.notes if "given up" in n], made.notes
+    assert made.plan.num_stages == 3
+
+
 def test_few_rows_share_the_k_loop() -> None:
     _, plan = plan_for(128, 4096, 4096)
     assert plan.split_k > 1

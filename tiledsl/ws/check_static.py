@@ -49,7 +49,6 @@ def check_overlap(ops: list[Op]) -> None:
 
 def is_scratch(op: Op | None) -> bool:
     """Whether a buffer is the scratch of ops that exchange data between threads."""
-    """Whether an op gives a buffer for exchanges between warps."""
     return op is not None and op.results[0].name == "scratch"
 
 

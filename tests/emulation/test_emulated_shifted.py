@@ -68,6 +68,31 @@ def drawn(rows: int, stride: int, dtype: torch.dtype, offset: int) -> torch.Tens
     return torch.randint(-9, 9, (rows * stride + 32 + offset,)).to(dtype)[offset:]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "n", "BLOCK", "num_warps"),
+    [
+        (torch.bfloat16, 1999, 2048, 2),
+        (torch.bfloat16, 1030, 2048, 2),
+        (torch.float16, 4001, 4096, 4),
+        (torch.int8, 2043, 2048, 1),
+        (torch.float32, 2001, 2048, 4),
+    ],
+    ids=str,
+)
+def test_long_rows(dtype: torch.dtype, n: int, BLOCK: int, num_warps: int) -> None:
+    """A row a program: the vectors of a warp follow each other, at every offset in turn."""
+    rows, pad = 16 // dtype.itemsize + 1, 3
+    x, y = drawn(rows, n, dtype, 1), drawn(rows, n + pad, dtype, 2)
+    want = y.clone()
+    for r in range(rows):
+        at = r * (n + pad)
+        want[at : at + n] = x[r * n : r * n + n]
+    args = [y, x, n + pad, n, rows, n, 1, BLOCK, 0]
+    text = run(copy_rows, args, rows, num_warps=num_warps)
+    assert ", Chained, " in text
+    torch.testing.assert_close(y, want, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize(
     ("dtype", "offset"), [(torch.bfloat16, 0), (torch.float32, 3), (torch.int8, 5)], ids=str

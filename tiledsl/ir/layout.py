@@ -242,6 +242,27 @@ def mma_operand_8bit(M: int, K: int, num_warpgroups: int = 1) -> Layout:
     return Layout((tuple(rows), cols), wm // 64 * K // 2, 4 * num_warpgroups, "mma")
 
 
+def _vector(digits: dict[int, list[Digit]], left: dict[int, int], dim: int, vector: int) -> int:
+    """Gives each thread its vector; the stride of registers then."""
+    v = max(1, min(vector, left[dim]))
+    if v > 1:
+        digits[dim].append(Digit(v, Unit.REG, 1))
+        left[dim] = -(-left[dim] // v)
+    return v
+
+
+def _chain(
+    digits: dict[int, list[Digit]], left: dict[int, int], dim: int, num_warps: int, reg_stride: int
+) -> int:
+    """Gives a warp its share of the only row in one piece; the stride of registers then."""
+    share = -(-left[dim] // num_warps)
+    if share == 1 or prod(left.values()) != left[dim]:
+        return reg_stride
+    digits[dim].append(Digit(share, Unit.REG, reg_stride))
+    left[dim] = -(-left[dim] // share)
+    return reg_stride * share
+
+
 def blocked(
     shape: Sequence[int],
     num_warps: int,
@@ -250,28 +271,25 @@ def blocked(
     order: Sequence[int] | None = None,
     warp_order: Sequence[int] | None = None,
     most_lanes: int = 32,
+    chained: bool = False,
 ) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
     order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the
     fastest dimension, then the next ones, then warps (in `warp_order`, by default the same order),
     then registers; what does not fill a unit is replicated. most_lanes: of the fastest dimension.
+    chained: a warp's registers of a single row go on where its lanes end.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))
     left = {d: shape[d] for d in range(rank)}
     digits: dict[int, list[Digit]] = {d: [] for d in range(rank)}
-    reg_stride = 1
-    if rank:
-        fast = order[0]
-        v = max(1, min(vector, left[fast]))
-        if v > 1:
-            digits[fast].append(Digit(v, Unit.REG, 1))
-            left[fast] = -(-left[fast] // v)
-            reg_stride = v
+    reg_stride = _vector(digits, left, order[0], vector) if rank else 1
     orders = (order, order if warp_order is None else warp_order)
     for unit, total, dims in zip((Unit.LANE, Unit.WARP), (32, num_warps), orders, strict=True):
         room, stride = total, 1
+        if chained and unit is Unit.WARP:
+            reg_stride = _chain(digits, left, order[0], num_warps, reg_stride)
         for d in dims:
             if left[d] <= 1 or room == 1:
                 continue

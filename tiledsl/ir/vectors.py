@@ -13,11 +13,13 @@ class Vectors:
     """The vectors of a layout: along dimension `dim`, `size` elements each.
 
     lanes: a power of two of lanes side by side, each of which begins where the one before ends.
+    chained: a warp's next vector begins where its last lane ends, for all registers.
     """
 
     dim: int
     size: int
     lanes: int
+    chained: bool = False
 
 
 def vectors_of(layout: Layout) -> Vectors | None:
@@ -25,8 +27,14 @@ def vectors_of(layout: Layout) -> Vectors | None:
     for dim, digits in enumerate(layout.dims):
         found = [d for d in digits if d.size > 1]
         if found and found[0].unit is Unit.REG and found[0].stride == 1:
-            lanes = 1
+            lanes, size = 1, found[0].size
             if len(found) > 1 and found[1].unit is Unit.LANE and found[1].stride == 1:
                 lanes = found[1].size
-            return Vectors(dim, found[0].size, lanes if lanes & (lanes - 1) == 0 else 1)
+            rest = found[2] if len(found) > 2 else found[0]
+            chained = (
+                lanes == 32
+                and (rest.unit, rest.stride) == (Unit.REG, size)
+                and rest.size * size == layout.num_regs
+            )
+            return Vectors(dim, size, lanes if lanes & (lanes - 1) == 0 else 1, chained)
     return None

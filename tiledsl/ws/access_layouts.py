@@ -52,10 +52,14 @@ def anchor(op: Access) -> Value:
 
 @dataclass(frozen=True)
 class Shape:
-    """How an access wants its tile: dimensions from fastest to slowest, elements of a vector."""
+    """How an access wants its tile: dimensions from fastest to slowest, elements of a vector.
+
+    chained: the vectors of a warp follow each other.
+    """
 
     order: tuple[int, ...]
     vector: int
+    chained: bool = False
 
 
 def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
@@ -71,8 +75,8 @@ def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
     if not dims:
         return Shape((), 1)
     vector = info.width(dims[0], max(1, VECTOR_BYTES // element.bytes))
-    vector = max(vector, shiftable_width(op, dims[0], facts))
-    return Shape(tuple(dims), vector)
+    shifted = shiftable_width(op, dims[0], facts)
+    return Shape(tuple(dims), max(vector, shifted), shifted > 1)
 
 
 def group_shape(
@@ -246,7 +250,9 @@ def shaped_layout(shape: tuple[int, ...], num_warps: int, wanted: Shape) -> Layo
     share = -(-prod(shape) // (LANES * num_warps))
     while vector > 1 and (vector > share or shape[wanted.order[0]] % vector):
         vector //= 2
-    return blocked(shape, num_warps, vector=vector, order=list(wanted.order))
+    return blocked(
+        shape, num_warps, vector=vector, order=list(wanted.order), chained=wanted.chained
+    )
 
 
 # ---------------------------------------------------------------------- warps

@@ -93,7 +93,10 @@ def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
 def _shift(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> dict[str, Any]:
     """Attributes of an access that is shifted."""
     shift = shift_of(op, layout, facts)
-    return {} if shift is None else {"shifted": shift.lanes, "falls": shift.falls}
+    if shift is None:
+        return {}
+    kinds = {"falls": shift.falls, "alike": shift.alike, "chained": shift.chained}
+    return {"shifted": shift.lanes, **kinds}
 
 
 def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.types import TileType
@@ -26,12 +27,15 @@ class Shift:
     """How an access is shifted.
 
     width: elements of a vector. lanes: of a warp side by side, whose vectors follow each other in
-    memory. falls: the mask only falls inside of a vector, or is equal there.
+    memory. falls: the mask only falls inside of a vector, or is equal there. alike: all vectors of
+    a warp are off an aligned address by as many bytes. chained: a warp's vectors follow each other.
     """
 
     width: int
     lanes: int
     falls: bool
+    alike: bool
+    chained: bool
 
 
 def shiftable_width(op: Op, dim: int, facts: AxisFacts) -> int:
@@ -66,4 +70,13 @@ def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
     if isinstance(op, pointer.Store) and lanes == 1:
         return None
     falls = op.mask is None or only_falls(op.mask, dim, width, facts)
-    return Shift(width, lanes, falls)
+    alike = _is_one_run(layout, dim, run)
+    return Shift(width, lanes, falls, alike, alike and found.chained and found.size == width)
+
+
+def _is_one_run(layout: Layout, dim: int, run: int) -> bool:
+    """Whether what a warp holds lies in one run, so that vectors are apart by whole pieces."""
+    others = [digit for d, digits in enumerate(layout.dims) if d != dim for digit in digits]
+    if any(digit.size > 1 and digit.unit is not Unit.WARP for digit in others):
+        return False
+    return run % layout.padded_shape[dim] == 0

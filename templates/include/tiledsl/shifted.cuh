@@ -35,37 +35,37 @@ struct BlockStore {
   }
 };
 
-// Bytes off .. off + 15 of two pieces; off is below 16 and a multiple of an element. Thread. ISA: shf, selp.
+// Bytes off .. off + 15 of two pieces, where `off` lies in word Q of the first. Thread. ISA: shf.
+template <class T, int Q> TDSL_FN Cell<16> cut_at(Cell<16> lo, Cell<16> hi, u32 off) {
+  const u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
+  Cell<16> c;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    c.w[k] = sizeof(T) < 4 ? __funnelshift_r(w[k + Q], w[k + Q + 1], 8 * (off & 3)) : w[k + Q];
+  }
+  return c;
+}
+// Bytes 16 - off .. 31 - off: the last `off` bytes of one vector, and what fits of the next. Thread. ISA: shf.
+template <class T, int Q> TDSL_FN Cell<16> joined_at(Cell<16> lo, Cell<16> hi, u32 off) {
+  const u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
+  Cell<16> c;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    c.w[k] = sizeof(T) < 4 ? __funnelshift_l(w[3 + k - Q], w[4 + k - Q], 8 * (off & 3)) : w[4 + k - Q];
+  }
+  return c;
+}
+// The same for any word. Thread. ISA: shf, selp.
 template <class T> TDSL_FN Cell<16> cut_from(Cell<16> lo, Cell<16> hi, u32 off) {
-  u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
-#pragma unroll
-  for (int k = 0; k < 6; ++k) w[k] = off & 8 ? w[k + 2] : w[k];
-  if constexpr (sizeof(T) < 8) {
-#pragma unroll
-    for (int k = 0; k < 5; ++k) w[k] = off & 4 ? w[k + 1] : w[k];
-  }
-  if constexpr (sizeof(T) < 4) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) w[k] = __funnelshift_r(w[k], w[k + 1], 8 * (off & 3));
-  }
-  return Cell<16>{{w[0], w[1], w[2], w[3]}};
+  const Cell<16> a = off & 4 ? cut_at<T, 1>(lo, hi, off) : cut_at<T, 0>(lo, hi, off);
+  const Cell<16> b = off & 4 ? cut_at<T, 3>(lo, hi, off) : cut_at<T, 2>(lo, hi, off);
+  return off & 8 ? b : a;
 }
-// Bytes 16 - off .. 31 - off: the last `off` bytes of one vector, and what fits of the next. Thread. ISA: shf, selp.
 template <class T> TDSL_FN Cell<16> joined(Cell<16> lo, Cell<16> hi, u32 off) {
-  u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
-#pragma unroll
-  for (int k = 7; k >= 2; --k) w[k] = off & 8 ? w[k - 2] : w[k];
-  if constexpr (sizeof(T) < 8) {
-#pragma unroll
-    for (int k = 7; k >= 3; --k) w[k] = off & 4 ? w[k - 1] : w[k];
-  }
-  if constexpr (sizeof(T) < 4) {
-#pragma unroll
-    for (int k = 7; k >= 4; --k) w[k] = __funnelshift_l(w[k - 1], w[k], 8 * (off & 3));
-  }
-  return Cell<16>{{w[4], w[5], w[6], w[7]}};
+  const Cell<16> a = off & 4 ? joined_at<T, 1>(lo, hi, off) : joined_at<T, 0>(lo, hi, off);
+  const Cell<16> b = off & 4 ? joined_at<T, 3>(lo, hi, off) : joined_at<T, 2>(lo, hi, off);
+  return off & 8 ? b : a;
 }
-
 template <class T> TDSL_FN bool is_in(FilledLane<T> a) { return a.in; }
 // What registers hold that are not read.
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(Lane<T>) { return {}; }
@@ -131,61 +131,162 @@ struct ByBounds {
   }
 };
 
-// N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element. Thread. ISA: ld.global.
-template <int N, int V, class MASK, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
+// Whether all vectors of a warp are off by as many bytes: then the warp branches on the word, else each lane selects.
+// Chained: in addition lane 0 of each vector begins where lane 31 of the one before ends.
+struct Chained { static constexpr bool SAME = true, CHAINED = true; };
+struct OneOffset { static constexpr bool SAME = true, CHAINED = false; };
+struct AnyOffset { static constexpr bool SAME = false, CHAINED = false; };
+constexpr int ANY_WORD = -1;
+
+template <class T, int Q> TDSL_FN Cell<16> cut(Cell<16> lo, Cell<16> hi, u32 off) {
+  if constexpr (Q == ANY_WORD) return cut_from<T>(lo, hi, off);
+  else return cut_at<T, Q>(lo, hi, off);
+}
+template <class T, int Q> TDSL_FN Cell<16> join(Cell<16> lo, Cell<16> hi, u32 off) {
+  if constexpr (Q == ANY_WORD) return joined<T>(lo, hi, off);
+  else return joined_at<T, Q>(lo, hi, off);
+}
+template <int Q, int N, int V, class T, class X, class F>
+TDSL_FN void put_cut(X& x, const Cell<16> (&lo)[N / V], const Cell<16> (&hi)[N / V], u32 off, F at) {
+#pragma unroll
+  for (int v = 0; v < N / V; ++v) {
+    put_cell<V, T>(x, v * V, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(v * V).p % PIECE : off));
+  }
+}
+
+// N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element. The full warp, converged.
+// ISA: ld.global.
+template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
   using T = decltype(get_raw(x, 0));
   Cell<16> lo[N / V], hi[N / V];
+  const u32 same = OFFSETS::SAME ? uniform((u32)(u64)at(0).p % PIECE) : 0;
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
     const auto lane = at(v * V);
-    const u64 p = (u64)lane.p, off = p % PIECE;
+    const u64 p = (u64)lane.p, off = OFFSETS::SAME ? same : p % PIECE;
     const int held = (int)((PIECE - off) / sizeof(T));  // elements in the first piece
     hi[v] = lo[v] = filling<V>(lane);
     LD::load_if(lo[v], p - off, MASK::template before<V>(at, v * V, held));
     LD::load_if(hi[v], p - off + PIECE, off && MASK::template from<V>(at, v * V, held));
   }
+  if constexpr (!OFFSETS::SAME) {
+    put_cut<ANY_WORD, N, V, T>(x, lo, hi, 0, at);
+  } else if (same & 8) {
+    if (same & 4) put_cut<3, N, V, T>(x, lo, hi, same, at);
+    else put_cut<2, N, V, T>(x, lo, hi, same, at);
+  } else {
+    if (same & 4) put_cut<1, N, V, T>(x, lo, hi, same, at);
+    else put_cut<0, N, V, T>(x, lo, hi, same, at);
+  }
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
-    Cell<16> cell = cut_from<T>(lo[v], hi[v], (u32)(u64)at(v * V).p % PIECE);
     if (MASK::template any<V>(at, v * V) && !MASK::template all<V>(at, v * V)) {
+      Cell<16> cell = get_cell<V, T>(x, v * V);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         const auto one = at(v * V + k);
         put_filling<T>(cell, k, filling<16 / sizeof(T)>(one), is_in(one));
       }
+      put_cell<V, T>(x, v * V, cell);
     }
-    put_cell<V, T>(x, v * V, cell);
   }
 }
 
-// As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes
-// the piece that its vector and the one before share. The full warp, converged. ISA: st.global, shfl.sync.
-template <int N, int V, int LANES, class MASK, class ST, class X, class F>
-TDSL_FN void store_shifted(const X& x, bool first, F at) {
+// The bytes of a piece from number `off` on, or those before it; `off` lies in word Q. Thread. ISA: st.global.
+template <class T, int Q, class ST> TDSL_FN void store_end(Cell<16> piece, u64 base, u32 off) {
+#pragma unroll
+  for (int k = Q + (sizeof(T) < 4); k < 4; ++k) ST::store_if(Cell<4>{{piece.w[k]}}, base + 4 * k, true);
+  if constexpr (sizeof(T) == 2) {
+    ST::store_if(Cell<2>{{piece.w[Q] >> 16}}, base + 4 * Q + 2, true);
+    ST::store_if(Cell<2>{{piece.w[Q] & 0xffffu}}, base + 4 * Q, !(off & 3));
+  } else if constexpr (sizeof(T) == 1) {
+#pragma unroll
+    for (u32 k = 0; k < 4; ++k) {
+      ST::store_if(Cell<1>{{piece.w[Q] >> 8 * k & 0xffu}}, base + 4 * Q + k, k >= (off & 3));
+    }
+  }
+}
+template <class T, int Q, class ST> TDSL_FN void store_begin(Cell<16> piece, u64 base, u32 off) {
+#pragma unroll
+  for (int k = 0; k < Q; ++k) ST::store_if(Cell<4>{{piece.w[k]}}, base + 4 * k, true);
+  if constexpr (sizeof(T) == 2) {
+    ST::store_if(Cell<2>{{piece.w[Q] & 0xffffu}}, base + 4 * Q, off & 3);
+  } else if constexpr (sizeof(T) == 1) {
+#pragma unroll
+    for (u32 k = 0; k < 3; ++k) ST::store_if(Cell<1>{{piece.w[Q] >> 8 * k & 0xffu}}, base + 4 * Q + k, k < (off & 3));
+  }
+}
+// The elements of a vector where the mask holds. Thread. ISA: st.global.
+template <int V, class ST, class X, class F> TDSL_FN void store_each(const X& x, int i, F at, bool first, bool rest, int n) {
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const auto one = at(i + k);
+    store_lane<1, ST>(x, i + k, one.p, (k < n ? first : rest) && is_in(one));
+  }
+}
+
+template <int Q, int N, int V, int LANES, class MASK, class OFFSETS, class ST, class X, class F>
+TDSL_FN void store_pieces(const X& x, bool first, F at, u32 same) {
   using T = decltype(get_raw(x, 0));
   const u32 lane = lane_id();
+  u32 full[N / V];
+#pragma unroll
+  for (int v = 0; v < N / V; ++v) full[v] = warp_ballot(first && MASK::template all<V>(at, v * V));
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
     const u64 p = (u64)at(v * V).p;
-    const u32 off = (u32)p % PIECE;
-    const bool all = first && MASK::template all<V>(at, v * V), any = first && MASK::template any<V>(at, v * V);
+    const u32 off = Q == ANY_WORD ? (u32)p % PIECE : same;
+    const bool all = full[v] >> lane & 1;
     const Cell<16> own = get_cell<V, T>(x, v * V);
-    Cell<16> before;
+    Cell<16> before = own;
+    // Lanes of which the one before, or the one after, holds all of its vector.
+    u32 after = full[v] << 1, ahead = full[v] >> 1;
+    if constexpr (OFFSETS::CHAINED) {
+      if (v > 0) {
+        const Cell<16> last = get_cell<V, T>(x, (v ? v - 1 : 0) * V);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) before.w[k] = shfl_up(own.w[k], 1);
-    const u32 full = warp_ballot(all);
-    // The piece with the beginning of the vector, and the one with its end, which the next lane writes.
-    const bool here = all && (!off || (lane % LANES && full >> (lane - 1) & 1));
-    const bool there = all && lane % LANES != LANES - 1 && full >> lane >> 1 & 1;
-    ST::store_if(joined<T>(before, own, off), p - off, here);
-    const bool head = any && !here, tail = any && off && !there;
-    if (head || tail) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const auto one = at(v * V + k);
-        const bool left = k * sizeof(T) < PIECE - off ? head : tail;
-        store_lane<1, ST>(x, v * V + k, one.p, left && is_in(one));
+        for (int k = 0; k < 4; ++k) before.w[k] = shfl_idx(lane == 31 ? last.w[k] : own.w[k], (lane + 31) & 31);
+        after |= full[v ? v - 1 : 0] >> 31;
       }
+      if (v + 1 < N / V) ahead |= full[v + 1 < N / V ? v + 1 : 0] << 31;
+    }
+    if (!OFFSETS::CHAINED || v == 0) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) before.w[k] = shfl_up(own.w[k], 1);
+    }
+    // The piece with the beginning of the vector, and the one with its end, which the next lane writes.
+    const bool here = all && (!off || ((OFFSETS::CHAINED || lane % LANES) && after >> lane & 1));
+    const bool there = all && (OFFSETS::CHAINED || lane % LANES != LANES - 1) && ahead >> lane & 1;
+    const Cell<16> piece = join<T, Q>(before, own, off);
+    ST::store_if(piece, p - off, here);
+    if constexpr (Q == ANY_WORD) {
+      const bool any = first && MASK::template any<V>(at, v * V), head = any && !here, tail = any && off && !there;
+      if (head || tail) store_each<V, ST>(x, v * V, at, head, tail, (int)((PIECE - off) / sizeof(T)));
+    } else {
+      if (all && !here) store_end<T, Q, ST>(piece, p - off, off);
+      if (all && off && !there) store_begin<T, Q, ST>(join<T, Q>(own, own, off), p - off + PIECE, off);
+    }
+  }
+}
+// As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes
+// the piece that its vector and the one before share. The full warp, converged. ISA: st.global, shfl.sync.
+template <int N, int V, int LANES, class MASK, class OFFSETS, class ST, class X, class F>
+TDSL_FN void store_shifted(const X& x, bool first, F at) {
+  if constexpr (!OFFSETS::SAME) {
+    store_pieces<ANY_WORD, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, 0);
+  } else {
+    const u32 same = uniform((u32)(u64)at(0).p % PIECE);
+    if (same & 8) {
+      if (same & 4) store_pieces<3, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+      else store_pieces<2, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+    } else {
+      if (same & 4) store_pieces<1, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+      else store_pieces<0, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i += V) {
+      const bool cut = MASK::template any<V>(at, i) && !MASK::template all<V>(at, i);
+      if (first && cut) store_each<V, ST>(x, i, at, true, true, V);
     }
   }
 }

@@ -15,7 +15,7 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(a_1, i, x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{});
     }
   } else {
-    load_shifted<8, 8, ByBounds,
+    load_shifted<8, 8, ByBounds, AnyOffset,
         BlockLoad>(a_1,
         [&](int i) { return FilledLane<bf16>{x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{}}; });
   }
@@ -29,7 +29,7 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(b_1, i, y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{});
     }
   } else {
-    load_shifted<8, 8, ByBounds,
+    load_shifted<8, 8, ByBounds, AnyOffset,
         BlockLoad>(b_1,
         [&](int i) { return FilledLane<bf16>{y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{}}; });
   }
@@ -48,7 +48,7 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       store_vector<8>(total_1, i, out_at_1 + i, inside(at_3 + i, out_shape_0));
     }
   } else {
-    store_shifted<8, 8, 32, ByBounds,
+    store_shifted<8, 8, 32, ByBounds, AnyOffset,
         BlockStore>(total_1, true,
         [&](int i) { return MaskedLane<bf16>{out_at_1 + i, inside(at_3 + i, out_shape_0)}; });
   }

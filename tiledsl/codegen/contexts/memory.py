@@ -178,12 +178,12 @@ def _shifted(block: _Block, c: AccessContext, *, is_store: bool) -> str:
         return ""
     if not is_store:
         lane = f"FilledLane<{element}>{{{c.at}, {c.inside}, {c.other}}}"
-        form = f"{c.count}, {c.width}, ByBounds, BlockLoad"
+        form = f"{c.count}, {c.width}, ByBounds, AnyOffset, BlockLoad"
         return f"load_shifted<{form}>({c.name}, [&](int i) {{ return {lane}; }});"
     if found.size != c.width or found.lanes == 1:
         return ""
     lane = f"MaskedLane<{element}>{{{c.at}, {c.inside}}}"
-    form = f"{c.count}, {c.width}, {found.lanes}, ByBounds, BlockStore"
+    form = f"{c.count}, {c.width}, {found.lanes}, ByBounds, AnyOffset, BlockStore"
     return f"store_shifted<{form}>({c.name}, true, [&](int i) {{ return {lane}; }});"
 
 

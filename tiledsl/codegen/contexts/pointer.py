@@ -255,9 +255,10 @@ def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
 
 
 def _shifted_form(op: ops.Lanes, e: Emission, *lanes: int) -> str:
-    """`32, 8, ByEnds`: registers, elements of a vector, lanes, and how the mask is asked for."""
+    """`32, 8, ByEnds, AnyOffset`: registers, vector, lanes, and kinds of mask and offsets."""
     mask = "ByEnds" if op.falls or not op.masked else "ByElement"
-    return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask)))
+    offsets = "Chained" if op.chained else "OneOffset" if op.alike else "AnyOffset"
+    return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask, offsets)))
 
 
 def zero(dtype: DType) -> str:

@@ -203,7 +203,8 @@ class Lanes(Op):
     at once; they are neighbours along dimension `axis`, in consecutive registers. whole: whether
     the mask is equal in all elements of such a vector. shifted: lanes side by side whose vectors
     follow each other in memory at addresses aligned for an element only; 0 where vectors are
-    aligned. falls: the mask only falls inside of a vector.
+    aligned. falls: the mask only falls inside of a vector. alike: all vectors that a warp holds are
+    off an aligned address by as many bytes. chained: a warp's next vectors follow its last lane's.
     """
 
     vectorized = True
@@ -218,6 +219,8 @@ class Lanes(Op):
     whole: bool = attribute(default=True)
     shifted: int = attribute(default=0)
     falls: bool = attribute(default=False)
+    alike: bool = attribute(default=False)
+    chained: bool = attribute(default=False)
     hint: str = attribute(default="")
 
     def verify(self, target: Target) -> None:

@@ -212,8 +212,9 @@ def _default(
     if type_.rank > 1 and order[0] in combined and vector >= WIDE_VECTOR:
         lanes = _lanes_of_row(type_.shape, order[0], num_warps)
     return blocked(
-        type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes
-    )
+        type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes,
+        chained=wanted is not None and wanted.chained,
+    )  # fmt: skip
 
 
 def _lanes_of_row(shape: tuple[int, ...], row: int, num_warps: int) -> int:

@@ -112,6 +112,7 @@ class Emission:
     """State of one kernel's rendering.
 
     raw: elements of packed tiles as they lie in memory, for values that are such elements.
+    coordinates: of registers, what the thread and what the register contributes to them.
     notes: names that belong to an op whose region is being rendered.
     build: how the kernel is built.  watch: of a debug build.
     """
@@ -134,6 +135,7 @@ class Emission:
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
         self.raw: dict[Value, str] = {}
+        self.coordinates: dict[Value, tuple[str, str]] = {}
         self.notes: dict[Op, tuple[str, str]] = {}
         self._texts: dict[Value, Text] = {}
         self._names: dict[Value, str] = {}

@@ -31,6 +31,8 @@ _ASSIGN: Final = {
     "cvt.rna.tf32.f32": "::emu::put({0}, ::emu::to_tf32(::emu::bits_as<float>({1})));",
     "max.NaN.f32": "{0} = ::emu::max_nan({1}, {2});",
     "min.NaN.f32": "{0} = ::emu::min_nan({1}, {2});",
+    "max.s32": "{0} = max((int){1}, (int){2});",
+    "min.s32": "{0} = min((int){1}, (int){2});",
     "max.f32": "{0} = fmaxf({1}, {2});",
     "min.f32": "{0} = fminf({1}, {2});",
     "fma.rn.f32": "{0} = __builtin_fmaf({1}, {2}, {3});",

@@ -26,6 +26,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
+from tiledsl.ws.index_masks import short_mask
 
 
 def _fusable(op: Op) -> bool:
@@ -36,7 +37,10 @@ class LoopBody:
     """The body of one loop over registers under construction.
 
     type: the iteration space. members: ops that the loop computes itself.
+    shortens_masks: whether bounds on indexes become counts.
     """
+
+    shortens_masks = True
 
     def __init__(self, graph: TileGraph, type_: TileType, members: set[int]) -> None:
         self.graph = graph
@@ -83,12 +87,19 @@ class LoopBody:
         if isinstance(op, tile.Transpose):
             inverse = [op.order.index(i) for i in range(len(op.order))]
             return self.scalar(op.a, tuple(dims[i] for i in inverse))
-        if op is not None and is_elementwise(op) and (self.inlines(op) or self.free(v)):
+        if op is not None and is_elementwise(op) and self.makes(op):
+            short = short_mask(self, v, dims) if self.shortens_masks else None
+            if short is not None:
+                return short
             args = {
                 u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands
             }
             return self.add(op.rebuild(args))
         return self._input(v, dims)
+
+    def makes(self, op: Op) -> bool:
+        """Whether the loop has the elements of an elementwise op without reading its result."""
+        return self.inlines(op) or self.free(op.result)
 
     def inlines(self, op: Op) -> bool:
         """Whether the loop computes an elementwise op itself."""

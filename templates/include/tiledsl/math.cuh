@@ -132,6 +132,32 @@ template <> TDSL_FN float min_num<float>(float x, float y) { return fminf(x, y);
 template <> TDSL_FN double max_num<double>(double x, double y) { return fmax(x, y); }
 template <> TDSL_FN double min_num<double>(double x, double y) { return fmin(x, y); }
 
+// max.s32, min.s32. Of a plain expression with a constant the compiler copies what follows, once
+// for the case that the constant is the result. ISA: max, min.
+TDSL_FN int max_s32(int x, int y) {
+  int r;
+  asm("max.s32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
+TDSL_FN int min_s32(int x, int y) {
+  int r;
+  asm("min.s32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+  return r;
+}
+// How many of the N numbers from `start` on are below a limit (S: 0), or up to it (S: 1); they do
+// not wrap, and nothing here overflows.
+template <int N, int S> TDSL_FN int count_numbers(int limit, int start) {
+  constexpr int highest = 0x7fffffff, lowest = -highest - 1;
+  int first = max_num(start, lowest + S) - S, end = min_num(start, highest - (N - S)) + (N - S);
+  return min_s32(max_s32(limit, first), end) - start + S;
+}
+template <int N> TDSL_FN int count_below(int limit, int start) {
+  return count_numbers<N, 0>(limit, start);
+}
+template <int N> TDSL_FN int count_up_to(int limit, int start) {
+  return count_numbers<N, 1>(limit, start);
+}
+
 // ------------------------------------------------------------------ integer division
 // ceil(x / y) for x >= 0, y > 0; x + y - 1 must not overflow. ISA: div.
 template <class T> TDSL_FN T cdiv(T x, T y) { return (x + y - 1) / y; }

@@ -25,6 +25,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
 from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.types import ScalarType
@@ -194,9 +195,27 @@ def shift(op: ops.Binary, e: Emission) -> Expression:
 
 @emits("elementwise.compare")
 def compare(op: ops.Compare, e: Emission) -> Expression:
-    """`a < b`."""
+    """`a < b`; of a coordinate and a count the thread's part goes to the side of the count."""
     symbol = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate]
+    if op.a in e.coordinates and _is_count(op.b):
+        thread, register = e.coordinates[op.a]
+        return OperatorContext("", False, register, f"{e.factor(op.b)} - {thread}", symbol)
     return OperatorContext("", False, e.atom(op.a), e.atom(op.b), symbol)
+
+
+def _is_count(value: Value) -> bool:
+    """Whether a number is surely not negative: a coordinate may be subtracted from it."""
+    op = value.defining_op
+    if isinstance(op, ops.Min | ops.Max):
+        return _is_count(op.a) and _is_count(op.b)
+    return isinstance(op, CountBelow)
+
+
+@emits("elementwise.count_below")
+def count_below(op: CountBelow, e: Emission) -> CallContext:
+    """`count_below<128>(end_1, n_1)`, or `count_up_to` with the limit itself."""
+    name = "count_up_to" if op.inclusive else "count_below"
+    return call(op, e, f"{name}<{op.extent}>")
 
 
 @emits("elementwise.select")

@@ -115,8 +115,11 @@ def bind_elements(op: ops.Map | Lanes, layout: Layout, e: Emission) -> None:
     for dim, arg in enumerate(args[len(op.inputs) :]):
         if e.users(arg):
             thread = thread_coordinate(e, layout, dim, arg.name or dim_name(dim, layout.rank))
-            text = add(thread, register_part(layout, dim))
+            register = register_part(layout, dim)
+            text = add(thread, register)
             e.bind(arg, text, atomic=" " not in text)
+            if thread and register:
+                e.coordinates[arg] = (thread, register)
 
 
 def register_index(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:

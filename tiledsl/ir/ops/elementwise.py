@@ -95,7 +95,9 @@ class Binary(Op):
 
 
 class Add(Binary, opcode="elementwise.add"):
-    """a + b; integers wrap."""
+    """a + b; integers wrap. no_wrap: here they are known not to."""
+
+    no_wrap: bool = attribute(default=False)
 
     def compute(self, a: Any, b: Any) -> Any:
         return a + b

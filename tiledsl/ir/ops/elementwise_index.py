@@ -1,0 +1,45 @@
+"""What a mask along an index comes down to: how many of its elements there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tiledsl.dtypes import int32
+from tiledsl.errors import TypeMismatch
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.op import attribute
+from tiledsl.ir.op import operand
+from tiledsl.ir.ops.elementwise import element_dtype
+from tiledsl.ir.ops.elementwise import same_type
+from tiledsl.ir.types import Type
+
+
+class CountBelow(Op, opcode="elementwise.count_below"):
+    """How many of the numbers start, start + 1, ... start + extent - 1 are below a limit.
+
+    limit, start: i32. The numbers do not wrap. inclusive: those that equal the limit count too.
+    """
+
+    limit: Value = operand()
+    start: Value = operand()
+    extent: int = attribute()
+    inclusive: bool = attribute(default=False)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        for value in (self.limit, self.start):
+            if element_dtype(value, "count_below") != int32:
+                raise TypeMismatch(f"count_below: expected i32, got {value.type}")
+        if not same_type(self.limit.type, self.start.type):
+            raise TypeMismatch(
+                f"count_below: operands differ: {self.limit.type} and {self.start.type}"
+            )
+        if self.extent < 1:
+            raise TypeMismatch(f"count_below: extent must be positive, got {self.extent}")
+        return (self.limit.type,)
+
+    def evaluate(self, limit: Any, start: Any) -> Any:
+        gap = np.asarray(limit).astype(np.int64) - np.asarray(start).astype(np.int64)
+        return np.clip(gap + self.inclusive, 0, self.extent).astype(np.int32)

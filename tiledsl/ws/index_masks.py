@@ -1,0 +1,184 @@
+"""Masks along an axis, one number per row instead of comparisons per element.
+
+`n + arange(0, N) < end` holds for the first `count_below(end, n)` elements along the arange's axis
+where the index does not wrap. A loop over registers then compares the coordinate with that number,
+and what the thread contributes to the coordinate goes to the side of the number: for each register
+a comparison with a constant is left. Bounds on one side that stand in a conjunction are one bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import TYPE_CHECKING
+
+from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.affine import Dims
+from tiledsl.ir.analysis.affine import inner_dims
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.elementwise_index import CountBelow
+from tiledsl.ir.passes.no_wrap import index_parts
+from tiledsl.ir.types import TileType
+
+if TYPE_CHECKING:
+    from tiledsl.ws.fuse import LoopBody
+
+FEWEST_REGISTERS = 8
+"""Along the axis; for fewer, the number costs about as much as the comparisons."""
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+@dataclass(frozen=True)
+class _Index:
+    """A tile that counts up along one axis of a loop's iteration space.
+
+    start: the scalar it begins with, None for 0.
+    """
+
+    axis: int
+    start: Value | None
+    extent: int
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """`index predicate limit`, where the limit is the same along the index's axis.
+
+    dims: what the dimensions of the limit follow.
+    """
+
+    index: _Index
+    predicate: str
+    limit: Value
+    dims: Dims
+
+    @property
+    def side(self) -> tuple[int, bool]:
+        """The axis, and whether elements behind the limit are the ones left out."""
+        return self.index.axis, self.predicate in ("lt", "le")
+
+
+def short_mask(loop: LoopBody, mask: Value, dims: Dims) -> Value | None:
+    """The element of a mask at a loop's position, from counts; None where no part of it is a bound.
+
+    dims maps the mask's dimensions to the loop's.
+    """
+    bounds, others = list[_Bound](), list[tuple[Value, Dims]]()
+    _split(loop, mask, dims, bounds, others)
+    if not bounds:
+        return None
+    sides: dict[tuple[int, bool], list[_Bound]] = {}
+    for bound in bounds:
+        sides.setdefault(bound.side, []).append(bound)
+    parts = [loop.scalar(*other) for other in others]
+    for (axis, is_upper), group in sides.items():
+        counts = [_count(loop, bound) for bound in group]
+        merge = ew.Min if is_upper else ew.Max
+        limit = reduce(lambda x, y, merge=merge: loop.add(merge(x, y)), counts)
+        limit.name = limit.name or "limit"
+        parts.append(loop.add(ew.Compare("lt" if is_upper else "ge", loop.coordinate(axis), limit)))
+    result = reduce(lambda x, y: loop.add(ew.And(x, y)), parts)
+    result.name = result.name or mask.name
+    return result
+
+
+def _count(loop: LoopBody, bound: _Bound) -> Value:
+    """How many elements of the index come before the limit, or are up to it."""
+    limit, index = loop.scalar(bound.limit, bound.dims), bound.index
+    start = index.start
+    first = loop.add(ew.Constant(0, int32)) if start is None else loop.scalar(start, ())
+    inclusive = bound.predicate in ("le", "gt")
+    return loop.add(CountBelow(limit, first, index.extent, inclusive))
+
+
+def _split(
+    loop: LoopBody,
+    mask: Value,
+    dims: Dims,
+    bounds: list[_Bound],
+    others: list[tuple[Value, Dims]],
+) -> None:
+    """Takes a conjunction that the loop makes itself apart."""
+    op = mask.defining_op
+    if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+        _split(loop, op.a, inner_dims(op, dims), bounds, others)
+        return
+    if isinstance(op, ew.And | ew.Compare) and loop.makes(op):
+        if isinstance(op, ew.And):
+            _split(loop, op.a, dims, bounds, others)
+            _split(loop, op.b, dims, bounds, others)
+            return
+        bound = _bound(loop, op, dims)
+        if bound is not None:
+            bounds.append(bound)
+            return
+    others.append((mask, dims))
+
+
+def _bound(loop: LoopBody, op: ew.Compare, dims: Dims) -> _Bound | None:
+    """A comparison as a bound along the axis of which a thread has the most elements."""
+    layout = loop.type.layout
+    if op.predicate not in _MIRRORED or layout is None or not isinstance(op.a.type, TileType):
+        return None
+    best, most = None, FEWEST_REGISTERS - 1
+    for a, b, predicate in ((op.a, op.b, op.predicate), (op.b, op.a, _MIRRORED[op.predicate])):
+        index = _index(a, dims)
+        if index is None or _varies(loop, b, dims, index.axis):
+            continue
+        count = _registers(layout, index.axis)
+        if count > most:
+            best, most = _Bound(index, predicate, b, dims), count
+    return best
+
+
+def _index(value: Value, dims: Dims) -> _Index | None:
+    """A tile as an index that does not wrap, along an axis of the loop."""
+    op = value.defining_op
+    while isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose | Hint):
+        if not isinstance(op, Hint):
+            dims = inner_dims(op, dims)
+        op = op.a.defining_op
+    if isinstance(op, tile.Arange):
+        if op.start != 0 or dims[0] is None:
+            return None
+        return _Index(dims[0], None, op.end)
+    if not isinstance(op, ew.Add) or not op.no_wrap:
+        return None
+    parts = index_parts(op)
+    if parts is None:
+        return None
+    axes = [d for v in op.operands for d in _arange_axes(v, dims)]
+    return _Index(axes[0], parts[0], parts[1].end) if len(axes) == 1 else None
+
+
+def _arange_axes(value: Value, dims: Dims) -> list[int]:
+    """The axis of the loop along which an operand of an index counts; none for its scalar."""
+    op = value.defining_op
+    while isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose | Hint):
+        if not isinstance(op, Hint):
+            dims = inner_dims(op, dims)
+        op = op.a.defining_op
+    return [dims[0]] if isinstance(op, tile.Arange) and dims[0] is not None else []
+
+
+def _registers(layout: Layout, axis: int) -> int:
+    """Elements along an axis that a thread holds."""
+    return prod(size for _, size, _ in layout.unit_terms(axis, Unit.REG))
+
+
+def _varies(loop: LoopBody, value: Value, dims: Dims, axis: int) -> bool:
+    """Whether a value may change along an axis of the loop."""
+    op = value.defining_op
+    if not isinstance(value.type, TileType) or isinstance(op, tile.Splat):
+        return False
+    if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+        return _varies(loop, op.a, inner_dims(op, dims), axis)
+    if op is not None and op.opcode.startswith("elementwise.") and loop.makes(op):
+        return any(_varies(loop, v, dims, axis) for v in op.operands)
+    return axis in dims

@@ -195,6 +195,7 @@ def report_launches(rounds: int) -> None:
 def child(task: str, folder: str, *, cpus: int | None = None) -> dict:
     """Runs a task of this file in a fresh process."""
     env = {**os.environ, "TILEDSL_CACHE_DIR": folder}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # modules and templates are compiled once
     prefix = [] if cpus is None else ["taskset", "-c", f"0-{cpus - 1}"]
     command = [*prefix, sys.executable, str(Path(__file__)), "--child", task]
     done = subprocess.run(

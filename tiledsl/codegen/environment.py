@@ -6,12 +6,15 @@ silently. An undefined variable is an error.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from jinja2.bccache import BytecodeCache
 
 __all__ = ["environment", "headers", "render", "template_root"]
 
@@ -26,7 +29,10 @@ def template_root() -> Path:
 
 @cache
 def environment() -> Environment:
-    """The one environment of the process; templates are read and compiled on first use."""
+    """The one environment of the process; templates are read and compiled on first use.
+
+    What they are compiled to is kept as Python keeps its own modules'.
+    """
     from jinja2 import Environment  # deferred: a launch from the cache never renders
     from jinja2 import FileSystemLoader
     from jinja2 import StrictUndefined
@@ -41,7 +47,38 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         auto_reload=False,
         autoescape=False,
+        bytecode_cache=_bytecode_cache(template_root() / "__pycache__"),
     )
+
+
+def _bytecode_cache(folder: Path) -> BytecodeCache:
+    """Compiled templates in a folder, as Python keeps its modules: written where Python writes any.
+
+    A file serves one version of Python and of Jinja, and one text of its template. One that is
+    damaged is made again.
+    """
+    import jinja2
+    from jinja2.bccache import Bucket
+    from jinja2.bccache import FileSystemBytecodeCache
+
+    class Cache(FileSystemBytecodeCache):
+        def load_bytecode(self, bucket: Bucket) -> None:
+            try:
+                super().load_bytecode(bucket)
+            except Exception:  # whatever unpickling a damaged file raises
+                bucket.reset()
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if sys.dont_write_bytecode:
+                return
+            with contextlib.suppress(OSError):  # a folder that cannot be written
+                Path(self.directory).mkdir(parents=True, exist_ok=True)
+                super().dump_bytecode(bucket)
+
+    if sys.pycache_prefix is not None:
+        folder = Path(sys.pycache_prefix, *folder.parts[1:])
+    tag = f"{sys.implementation.cache_tag}-jinja{jinja2.__version__}"
+    return Cache(str(folder), f"%s.{tag}.bin")
 
 
 @cache

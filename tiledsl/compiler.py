@@ -83,7 +83,6 @@ from tiledsl.ws.partition import build_producer
 from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.planner import stored_geometry
 from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
@@ -97,12 +96,13 @@ from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.stores import stored_geometry
 from tiledsl.ws.user_barriers import drop_user_barriers
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "cse", "licm",
-    "canonicalize", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
+    "canonicalize", "uniform-steps", "unmask", "cse", "dce",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10
@@ -319,6 +319,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
 def specialize(request: Request, choice: Choice) -> Kernel:
     """The warp-specialised kernel of one plan."""
     graph, plan = choice.graph, choice.plan
+    run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     analysis = analyze(graph)
     stores, notes = stored_geometry(analysis.stores, plan)
     if plan.deferred and not stores:

@@ -133,7 +133,8 @@ def test_epilogues(name: str) -> None:
 
 
 NORMS = {
-    "two consumers": {"BM": 128, "BN": 128, "BK": 64},
+    "two consumers": {"BM": 128, "BN": 128, "BK": 64, "num_consumers": 2, "ping_pong": False},
+    "ping-pong": {"BM": 128, "BN": 128, "BK": 64, "ping_pong": True, "cluster": 2},
     "one consumer": {"BM": 64, "BN": 72, "BK": 128},
     "single role": {"BM": 64, "BN": 64, "BK": 64, "warp_specialize": False},
 }

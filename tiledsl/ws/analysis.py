@@ -31,6 +31,7 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.program import ProgramId
+from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
@@ -73,6 +74,7 @@ class DotLoop:
     from zeros.
     partial: instead, every product starts from zero in each iteration, and CUDA cores go on with
     it: f32 sums of fp8 products, sums of scaled products.
+    beside: ops that make sums of rows of loaded tiles beside the products, by id.
     """
 
     loop: For
@@ -80,6 +82,7 @@ class DotLoop:
     loads: tuple[OperandLoad, ...]
     zero_init: tuple[bool, ...]
     partial: bool = False
+    beside: frozenset[int] = frozenset()
 
     @property
     def sums(self) -> tuple[int, ...]:
@@ -383,6 +386,7 @@ def _dot_loop(
     loads: dict[int, OperandLoad] = {}
     zero: list[bool] = []
     partial = any(needs_promotion(d) or is_zero_tile(d.acc) for d in dots)
+    beside: frozenset[int] = frozenset() if partial else row_sums(graph, loop)
     for dot in dots:
         for side, value in (("a", dot.a), ("b", dot.b)):
             found = operand_load(value)
@@ -392,7 +396,7 @@ def _dot_loop(
                 )
                 return None
             load = found[0]
-            reason = _load_problem(graph, loop, load, written)
+            reason = _load_problem(graph, loop, load, written, beside)
             smem = smem_of_load(load)
             if reason or isinstance(smem, str):
                 out.decline("warp_specialize", f"operand {side}: {reason or smem}", load.loc)
@@ -414,7 +418,7 @@ def _dot_loop(
     if len(ordered) != len(loads):
         out.decline("warp_specialize", "a load stands outside of the loop of its dot", loop.loc)
         return None
-    found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial)
+    found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial, beside)
     problem = _partial_problem(graph, found) if partial else ""
     if problem:
         out.decline("warp_specialize", problem, loop.loc)
@@ -446,13 +450,44 @@ def _partial_problem(graph: TileGraph, found: DotLoop) -> str:
     return ""
 
 
-def _load_problem(graph: TileGraph, loop: For, load: Load, written: set[Value]) -> str:
+def row_sums(graph: TileGraph, loop: For) -> frozenset[int]:
+    """Ids of the ops behind carried values that only add up rows of tiles.
+
+    c += sum(f(x), 1), whole or in parts, where nothing else reads what lies in between.
+    """
+    found: set[int] = set()
+    for arg, end in zip(loop.carried, _yielded(loop.body), strict=True):
+        update = end.defining_op
+        if not isinstance(update, Add) or arg not in (update.a, update.b):
+            continue
+        total = (update.b if update.a is arg else update.a).defining_op
+        if not isinstance(total, Reduce) or 0 in total.axes or total.parent is not loop.body:
+            continue
+        chain, work = {update.id}, [total]
+        while work:
+            op = work.pop()
+            if op.parent is not loop.body or op.id in chain or isinstance(op, Load):
+                continue
+            chain.add(op.id)
+            work += [made for v in op.operands if (made := v.defining_op) is not None]
+        found |= chain
+    inside = [op for op in loop.body.ops if op.id in found]
+    pure = all(op.effect is Effect.PURE for op in inside)
+    users = {u.op.id for op in inside for r in op.results for u in graph.users(r)}
+    end = loop.body.terminator
+    alone = users <= found | ({end.id} if end is not None else set())
+    return frozenset(found) if pure and alone else frozenset()
+
+
+def _load_problem(
+    graph: TileGraph, loop: For, load: Load, written: set[Value], beside: frozenset[int]
+) -> str:
     if load.parent is not loop.body:
         return "the load is not directly in the loop of the dot"
     if not written.isdisjoint(tensors_of(load.tensor)):
         return "the kernel also stores to the tensor it loads"
     for use in graph.users(load.result):
-        if not isinstance(use.op, Dot | Transpose):
+        if not isinstance(use.op, Dot | Transpose) and use.op.id not in beside:
             return f"the loaded tile is also used by {use.op.opcode}"
     return ""
 

@@ -32,6 +32,7 @@ from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
@@ -72,6 +73,7 @@ class ConsumerBuilder(TurnTaking):
         self.stores = stores
         self.first_load = {c.loads[0].op.id: c for c in channels.values()}
         self.load_ids = {o.op.id for c in channels.values() for o in c.loads}
+        self.readers: dict[int, set[int]] = {}
         self.in_range: Value | None = None
         self.pending: tuple[Value, ...] = ()
 
@@ -79,6 +81,8 @@ class ConsumerBuilder(TurnTaking):
     def build(self, graph: TileGraph) -> None:
         """The whole role body."""
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        loads = [o.op for c in self.channels.values() for o in c.loads]
+        self.readers = {o.id: {u.op.id for u in graph.users(o.result)} for o in loads}
         if self.plan.ping_pong:
             self.enter_ping_pong(graph)
         elif self.plan.turns:
@@ -320,7 +324,7 @@ class ConsumerBuilder(TurnTaking):
         self.keeps = {d.id: keep for d, is_zero in starts if is_zero and keep is not None}
         fenced = False
         for op in loop.body.ops:
-            if isinstance(op, Yield):
+            if isinstance(op, Yield) or op.id in found.beside:
                 continue
             with self.b.located(op.loc):
                 if isinstance(op, mma.Dot) and not fenced:
@@ -328,9 +332,28 @@ class ConsumerBuilder(TurnTaking):
                     fenced = True
                 self.clone(op)
         self.b.add(mma.Commit(loc=self.dot_loop_of(channel).dots[-1].loc))
+        self.add_rows(found)
         end = loop.body.terminator
         assert isinstance(end, Yield)
         return [self.get(v) for v in end.values]
+
+    def add_rows(self, found: DotLoop) -> None:
+        """What is made beside the products, from tiles that are read from their slots."""
+        saved = dict(self.map)
+        for item in found.loads if found.beside else ():
+            if any(u in found.beside for u in self.readers.get(item.op.id, ())):
+                self.map[item.op.result] = self.b.value(Read(self.get(item.op.result)), item.name)
+        for op in found.loop.body.ops:
+            if op.id in found.beside:
+                with self.b.located(op.loc):
+                    self.clone(op)
+                saved.update((r, self.map[r]) for r in op.results)
+        self.map = saved
+
+    def release(self, channel: Channel) -> None:
+        """Gives a slot back; lanes that read it for themselves have all done so."""
+        read = bool(self.dot_loop_of(channel).beside)
+        self.b.add(aref.Consumed(channel.aref, converge=read))
 
     def dot_loop(self, channel: Channel) -> None:
         """for: get, issue, commit, wait<P-1>, release the slot P-1 back; drain after the loop."""
@@ -361,13 +384,11 @@ class ConsumerBuilder(TurnTaking):
             values = self.loop_body(channel, iv, carried, keep)
             if P == 1:
                 values = self.wait(channel, values, 0)
-                b.add(aref.Consumed(channel.aref))
+                self.release(channel)
             else:
                 b.add(mma.Wait((), pending=P - 1))
                 first = lower if P == 2 else b.value(Add(lower, self.like(lower, (P - 2) * step)))
-                self.when(
-                    b.value(Compare("gt", iv, first)), lambda: b.add(aref.Consumed(channel.aref))
-                )
+                self.when(b.value(Compare("gt", iv, first)), lambda: self.release(channel))
             b.add(Yield(tuple(values)))
         self.map = saved
         b.add(new)
@@ -407,11 +428,11 @@ class ConsumerBuilder(TurnTaking):
             values = list(branch.results)
             if P == 2 and j > 0:
                 b.add(mma.Wait((), pending=1))
-                self.when(there, lambda: b.add(aref.Consumed(channel.aref)))
+                self.when(there, lambda: self.release(channel))
             self.store_pending(j)
             if P == 1:
                 values = self.wait(channel, values, 0)
-                self.when(there, lambda: b.add(aref.Consumed(channel.aref)))
+                self.when(there, lambda: self.release(channel))
         rest = b.value(Add(lower, self.like(lower, chunks * step)))
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
@@ -431,7 +452,7 @@ class ConsumerBuilder(TurnTaking):
                 values = self.wait(channel, values, 0)
             else:
                 b.add(mma.Wait((), pending=P - 1))
-            b.add(aref.Consumed(channel.aref))
+            self.release(channel)
             b.add(Yield(tuple(values)))
         self.map = saved
         b.add(new)
@@ -475,7 +496,7 @@ class ConsumerBuilder(TurnTaking):
             assert trips is not None
             self.when(
                 b.value(Compare("gt", trips, self.const(i))),
-                lambda: b.add(aref.Consumed(channel.aref)),
+                lambda: self.release(channel),
             )
         if plan.ping_pong:
             assert trips is not None

@@ -34,10 +34,8 @@ from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.refusals import no_stream
 from tiledsl.ws.refusals import refusal
-from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import is_turned
 from tiledsl.ws.stores import split_of
-from tiledsl.ws.stores import store_geometry
 
 MAX_STAGES = 20
 BARRIER_BYTES = 1024
@@ -72,13 +70,19 @@ class KernelShape:
     top_level: bool
     partial: Partial | None = None
     streamable: int = 0
+    row_sums: bool = False
     acc_bits: int = 32
     sums_f32: bool = True
     num_operands: tuple[int, int] = (1, 1)
 
     def sum_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
-        """Registers of a consumer thread for the tiles that a loop keeps."""
-        return accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
+        """Registers of a consumer thread for the tiles that a loop keeps.
+
+        A tile whose rows are added up beside the products is read as 16-bit elements.
+        """
+        rows = tile[0] * tile[2] // (128 * plan.warpgroups_per_tile) if self.row_sums else 0
+        sums = accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
+        return sums + rows * 3 // 4
 
     def stored_elements(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Elements of a consumer thread that the loop leaves behind."""
@@ -162,6 +166,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         top_level,
         next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
         len(channel_loads(body, stores)),
+        any(f.beside for f in analysis.loops),
         acc.dtype.bits if not first.partial else 32,
         acc.dtype == float32,
         operand_counts(first),
@@ -225,13 +230,15 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
     """
     M, N, _ = tile
     dots = shape.tiles_alive(tile)
-    for swapped, (rows, cols) in ((False, (M, N)), (True, (N, M))):
+    ways = ((False, (M, N)), (True, (N, M)))
+    # Rows of operands that are added up lie in quads of lanes: no swap, and no shared rows.
+    for swapped, (rows, cols) in ways[:1] if shape.row_sums else ways:
         if rows % 64 or cols % 8 or cols > 512 or swap == (not swapped):
             continue
         # An operand that is contiguous along the columns is cut in boxes of 64 of them.
         part = 64 if shape.mn_major[0 if swapped else 1] else 8
         for n in (1, 2, 3):
-            for split in (0, 1):
+            for split in (0,) if shape.row_sums else (0, 1):
                 if split == 0 and (rows % (64 * n) or cols > 256):
                     continue
                 if split == 1 and (
@@ -562,31 +569,6 @@ class Planner:
         width = min(tile[1], 128 * 8 // self.shape.out_bits)  # of a staged chunk, made beside them
         made = stored * width // tile[1] * self.shape.out_bits // 32
         return regs + (held or made) + self.shape.epilogue_regs(plan, tile)
-
-
-def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
-    """Staging geometry of each store by op id (all alike).
-
-    And a line per store that writes from registers.
-    """
-    out: dict[int, StoreGeometry] = {}
-    notes: list[str] = []
-    for store in stores:
-        value = store.value.type
-        assert isinstance(value, TileType)
-        found = (
-            store_geometry(store, plan)
-            if value.rank == 2
-            else "the stored tile is not two-dimensional"
-        )
-        if not isinstance(found, str) and out and next(iter(out.values())) != found:
-            found = "another store of the kernel has a different staging"
-        if isinstance(found, str):
-            at = store.loc.short if store.loc else "?"
-            notes.append(f"{at}: store from registers: {found}")
-        else:
-            out[store.id] = found
-    return out, notes
 
 
 def _dtypes() -> dict[int, DType]:

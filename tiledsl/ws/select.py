@@ -43,7 +43,7 @@ from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
 from tiledsl.ws.planner import Ranked
 from tiledsl.ws.planner import kernel_shape
-from tiledsl.ws.planner import stored_geometry
+from tiledsl.ws.stores import stored_geometry
 
 Grid = tuple[int, int, int]
 PROBE = {"M": 128, "N": 128, "K": 64}

@@ -108,6 +108,31 @@ def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
     return StoreGeometry(major, (part[0], part[1]), width, chunks, t.dtype.bytes, split)
 
 
+def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
+    """Staging geometry of each store by op id (all alike).
+
+    And a line per store that writes from registers.
+    """
+    out: dict[int, StoreGeometry] = {}
+    notes: list[str] = []
+    for store in stores:
+        value = store.value.type
+        assert isinstance(value, TileType)
+        found = (
+            store_geometry(store, plan)
+            if value.rank == 2
+            else "the stored tile is not two-dimensional"
+        )
+        if not isinstance(found, str) and out and next(iter(out.values())) != found:
+            found = "another store of the kernel has a different staging"
+        if isinstance(found, str):
+            at = store.loc.short if store.loc else "?"
+            notes.append(f"{at}: store from registers: {found}")
+        else:
+            out[store.id] = found
+    return out, notes
+
+
 def lies_as_planned(layout: Layout, geometry: StoreGeometry) -> bool:
     """Whether warpgroups hold the parts of a tile that its staging takes from them."""
     for dim in range(len(layout.dims)):

@@ -1,0 +1,78 @@
+"""Sums of rows of loaded tiles are made beside the products of an accumulating loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from examples.norm_matmul import grid_of
+from examples.norm_matmul import norm_matmul
+from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import smem
+from tiledsl.ws.check import check
+from tiledsl.ws.plan import Plan
+
+
+# fmt: off
+@tiledsl.jit
+def scaled_by_state(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr = 128,
+                    BN: tl.constexpr = 128, BK: tl.constexpr = 64):
+    """What is carried is more than a sum: such a loop is scheduled as a flow."""
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc, top = tl.zeros((BM, BN), tl.float32), tl.zeros((BM,), tl.float32)
+    for k in range(0, x.shape[1], BK):
+        tile = x.load((m, k), (BM, BK))
+        acc = tl.dot(tile, w.load((k, n), (BK, BN)), acc)
+        top = tl.maximum(top, tl.max(tl.abs(tile.to(tl.float32)), axis=1))
+    out.store((m, n), acc / top[:, None])
+# fmt: on
+
+
+def tensors(m: int, n: int, k: int) -> list[torch.Tensor]:
+    made = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((m, k), (n, k), (m, n))]
+    return [made[0], made[1].t(), made[2]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"BM": 128, "BN": 192, "ping_pong": True, "cluster": 2},
+        {"BM": 128, "BN": 192, "num_consumers": 2, "ping_pong": False},
+        {"BM": 192, "BN": 128, "num_consumers": 3},
+    ],
+    ids=str,
+)
+def test_plans_of_plain_products_are_open_to_them(options):
+    made = norm_matmul.compile(
+        *tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096), **options
+    )
+    assert isinstance(made.plan, Plan)
+    assert made.plan.deferred or made.plan.ping_pong
+    assert made.certificate is not None
+    assert made.certificate.proved
+    assert made.compiled is not None
+    assert not made.compiled.spill_bytes
+
+
+def test_the_proof_needs_the_values_before_the_release():
+    made = norm_matmul.compile(*tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096))
+    graph = made.machine
+    assert graph is not None
+    (read,) = graph.find(smem.Read)
+    assert check(graph).proved
+    graph.replace_op(read, read.rebuild({}, scratch=None))
+    assert not check(graph).proved
+    assert graph.find(barrier.Arrive)
+
+
+@pytest.mark.parametrize("option", [{"swap_operands": True, "BM": 64, "BN": 64}, {"split_k": 2}])
+def test_what_does_not_go_with_them_is_refused(option):
+    with pytest.raises(tiledsl.TileError, match="launch options"):
+        norm_matmul.compile(*tensors(128, 1024, 4096), 1e-6, grid=grid_of(128, 1024), **option)
+
+
+def test_other_loops_are_flows():
+    report = scaled_by_state.report(*tensors(1024, 1024, 1024), grid=(8, 8))
+    assert "schedule of the loop" in report

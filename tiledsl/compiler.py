@@ -102,7 +102,7 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "cse", "licm",
-    "canonicalize", "uniform-steps", "unmask", "cse", "dce",
+    "canonicalize", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10

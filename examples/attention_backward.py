@@ -280,6 +280,11 @@ def softcap_slope(cap: float) -> Callable[..., object]:
     return slope
 
 
+def readable(do: torch.Tensor) -> torch.Tensor:
+    """A gradient that TMA can read: `sum().backward()` gives one number with strides of 0."""
+    return do.contiguous() if 0 in do.stride() else do
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -308,7 +313,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (do,) = gradients
+        do = readable(gradients[0])
         *saved, extra = ctx.saved_tensors
         grads = attention_gradients(do, *saved, **ctx.masks, **ctx.rest)
         wanted = ctx.needs_input_grad[-1]

@@ -28,6 +28,7 @@ from examples.attention_backward import grad_kv
 from examples.attention_backward import grad_q
 from examples.attention_backward import grad_tiles
 from examples.attention_backward import query_range
+from examples.attention_backward import readable
 
 
 # fmt: off
@@ -149,7 +150,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (do,) = gradients
+        do = readable(gradients[0])
         return *attention_varlen_gradients(do, *ctx.saved_tensors, **ctx.options), *[None] * 5
 
 

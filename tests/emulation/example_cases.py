@@ -14,6 +14,7 @@ import torch
 
 from examples import attention
 from examples import attention_backward
+from examples import attention_varlen_backward
 from examples import back_to_back
 from examples import batched_matmul
 from examples import block_scaled_matmul
@@ -116,6 +117,8 @@ ATTENTION = [
     Case("plain causal", lambda d: causal_attention.causal_attention(
         *(torch.randn(1, 1, 200, 64, device=d, dtype=BF16) for _ in "qkv")), ""),
     Case("gradients", lambda d: attention_backward.run((1, 2, 1, 70, 100, 64), d, causal=True), "", 2.0**-6),
+    Case("packed gradients", lambda d: attention_varlen_backward.run(
+        [70, 3, 0, 40], (2, 1), 64, d, causal=True), "", 2.0**-6),
     Case("fp8 attention", lambda d: fp8_attention.run((1, 2, 200, 64), d, causal=True), "", 2.0**-5),
     Case("linear attention", lambda d: linear_attention.run((1, 2, 150, 64, 64), d), "zero:rates"),
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from examples import attention as example
+from examples.attention_backward import grad_bias_kernel
 from examples.attention_backward import grad_kv_kernel
 from examples.attention_backward import grad_q_kernel
 from examples.attention_backward import softcap_slope
@@ -175,6 +176,22 @@ def test_varlen_gradients(D, lengths):
     every = {**args, **views, "ragged_k": ragged_k, "ragged_v": ragged_v, **rest}
     names = ("dk", "dv", "ragged_k", "ragged_v")
     same_as_interpreter(varlen_grad_kv_kernel, every, names, grid, **options)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 70, 100), (2, 1, 1, 100)], ids=str)
+def test_bias_gradient(shape):
+    """Sums over batches, or over heads and rows."""
+    B, H, Lq, Lk, D = 2, 2, 70, 100, 64
+    q, do, k, v = (normal(B, H, n, D) for n in (Lq, Lq, Lk, Lk))
+    lse, delta = (RNG.standard_normal((B, H, Lq)).astype(np.float32) for _ in range(2))
+    bias = np.ascontiguousarray(np.broadcast_to(normal(*shape), (B, H, Lq, Lk)))
+    args = {"q": q, "k": k, "v": v, "do": do, "lse": lse + 5, "delta": delta, "bias": bias}
+    args |= {"out": nothing(*shape), "offset": Lk - Lq}
+    same_as_interpreter(
+        grad_bias_kernel, args, ("out",), (cdiv(shape[2], 64), 2, shape[0] * shape[1]),
+        tolerance=TOLERANCE, scale=D**-0.5, causal=True, window=0, group=1, one_row=shape[2] == 1,
+        one_col=False, D=D, DV=D, BM=64, BN=64, fast_math=True,
+    )  # fmt: skip
 
 
 def test_back_to_back():

@@ -36,6 +36,8 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.free import VIEWS
+from tiledsl.ws.free import is_index
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class _Rewrite:
         self.plan = plan
         self.old = plan.loop
         self.acc: Value | None = None
+        self.owned: dict[Value, Value] = {}
         end = self.old.body.terminator
         assert isinstance(end, Yield)
         self.end = end
@@ -151,6 +154,9 @@ class _Rewrite:
         old = self.old
         assert old.parent is not None
         b = Builder(self.graph, old.parent, old.parent.ops.index(old), old.loc)
+        for op in (*self.plan.ops, *(c.load for c in self.plan.loads)):
+            for value in op.operands:
+                self.own(b, value)
         room = b.value(ew.Sub(old.upper, old.lower))
         ready = self.prologue(b, room)
         init = (*old.init, b.value(ew.Constant(0, int32)), *ready.values)
@@ -165,6 +171,18 @@ class _Rewrite:
         count = len(old.init)
         self.body(new, iv, carried[:count], carried[count], self.split(carried[count + 1 :]))
         self.finish(b, new)
+
+    def own(self, b: Builder, value: Value) -> None:
+        """Makes index math from before the loop anew: copies have layouts of their own."""
+        op = value.defining_op
+        if op is None or value in self.owned or not isinstance(value.type, TileType):
+            return
+        is_inside = any(op.parent is region for region in self.old.regions)
+        if is_inside or not (isinstance(op, VIEWS) or is_index(op)):
+            return
+        for operand in op.operands:
+            self.own(b, operand)
+        b.add(clone_op(op, self.owned))
 
     def split(self, values: list[Value]) -> Ahead:
         """Carried values as what copies take."""
@@ -257,7 +275,7 @@ class _Rewrite:
         """What stands for the old loop's arguments."""
         old = self.old
         pairs = zip(self.plan.state, state, strict=True)
-        return {old.iv: iv, **{old.carried[n]: v for n, v in pairs}}
+        return {**self.owned, old.iv: iv, **{old.carried[n]: v for n, v in pairs}}
 
     def inside(
         self, b: Builder, load: pointer.Load, mapping: dict[Value, Value], exists: Value

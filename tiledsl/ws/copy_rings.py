@@ -132,7 +132,7 @@ def _decide(
     problem = _order_problem(graph, loop, origins)
     if problem:
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
-    dot = _dot_in_flight(graph, loop, found) if limits.depth > 2 else None
+    dot = _dot_in_flight(graph, loop, found, limits) if limits.depth > 2 else None
     plan = CopyLoop(loop, tuple(found), ops, used, state, limits.depth, dot, limits.groups)
     return plan, notes
 
@@ -319,8 +319,13 @@ def _operand_type(dot: mma.Dot, side: int, major: int, limits: RingLimits) -> Sm
     return made if major == K_dim or is_MN_major(made, side, whole) else None
 
 
-def _dot_in_flight(graph: TileGraph, loop: For, found: list[RingLoad]) -> mma.Dot | None:
-    """The one dot of a loop that adds to a carried value, where both sides are read from rings."""
+def _dot_in_flight(
+    graph: TileGraph, loop: For, found: list[RingLoad], limits: RingLimits
+) -> mma.Dot | None:
+    """The one dot of a loop that adds to a carried value, where both sides are read from rings.
+
+    Its result is a whole number of instructions.
+    """
     dots = [op for op in loop.body.walk() if isinstance(op, mma.Dot)]
     if len(dots) != 1 or dots[0].parent is not loop.body:
         return None
@@ -330,6 +335,9 @@ def _dot_in_flight(graph: TileGraph, loop: For, found: list[RingLoad]) -> mma.Do
     end = loop.body.terminator
     assert isinstance(end, Yield)
     if sides != {0, 1} or dot.acc not in loop.carried or is_promoted(dot):
+        return None
+    shape, acc = shape_of_dot(dot, limits.groups), dot.acc.type
+    if not isinstance(acc, TileType) or acc.shape != (shape.M, shape.N):
         return None
     at = loop.carried.index(dot.acc)
     users = [u.op for u in (*graph.users(dot.acc), *graph.users(dot.result))]

@@ -269,6 +269,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
         elif isinstance(op, tile.ConvertLayout):
             groups.offer(op.result, op.layout)
     open_links = [link for op in ops for link in links(op)]
+    _offer_copies(ops, groups, facts, num_warps)
     _propagate(open_links, groups)
     _offer_reads(ops, groups, num_warps)
     _propagate(open_links, groups)
@@ -287,6 +288,14 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
         graph.set_type(v, v.type.with_layout(groups.get(v)))
     notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
+
+
+def _offer_copies(ops: list[Op], groups: _Groups, facts: AxisFacts, num_warps: int) -> None:
+    """Copies lie as memory does, before anything else says how their addresses do."""
+    copies: list[Op] = [op for op in ops if isinstance(op, Copy)]
+    for op in copies:
+        members = groups.members(op.results[0], [c.results[0] for c in copies])
+        groups.offer(op.results[0], _default(copies, op.results[0], num_warps, members, facts))
 
 
 def _offer_reads(ops: list[Op], groups: _Groups, num_warps: int) -> None:

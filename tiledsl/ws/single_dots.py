@@ -23,11 +23,14 @@ from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile_moves import Stack
 from tiledsl.ir.ops.tile_moves import Unstack
@@ -38,6 +41,7 @@ from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import DotShape
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.scratch import scratch_bytes
 
 ATOM_BYTES = 128
 
@@ -87,9 +91,12 @@ class DotLowering:
         self.groups = max(1, role.num_warps // 4)
         self.buffers: dict[tuple[SmemType, int, int], Value] = {}
         self.zeroed = False
+        self.ready: set[Value] = set()
+        self.keeps = False
 
     def run(self) -> None:
         """All dots, in program order."""
+        self.keeps = self.most_bytes() <= self.target.smem_bytes
         for op in list(self.role.body.walk()):
             if isinstance(op, mma.Dot):
                 self.lower(op)
@@ -167,8 +174,9 @@ class DotLowering:
         part_of_K: first element and count, all of K when these are 0.
         """
         shape = shape_of_dot(op, self.groups)
-        # What lies in a ring is complete, and nobody writes to it before the next iteration.
-        is_staged = any(not in_ring(v) for pair in pairs for v in pair)
+        # What lies in a ring is complete, and nobody writes to it before the next iteration; what
+        # was staged before the loop stays.
+        is_staged = any(not in_ring(v) and v not in self.ready for pair in pairs for v in pair)
         if is_staged:
             b.add(barrier.AsyncFence())
             b.add(barrier.CtaSync())
@@ -241,6 +249,9 @@ class DotLowering:
         major = self.major(type_, 1 - K_dim, extents[1 - K_dim], is_parted=is_parted)
         memory = SmemType((extents[0], extents[1]), type_.dtype, major)
         used = K if padded != K else 0
+        loop = outer_loop(op, value)
+        if loop is not None and self.keeps and not count:
+            return self.kept(op, loop, value, memory, used)
         key = (memory, 2 * slot + side, used)
         if key not in self.buffers:
             self.buffers[key] = self.buffer(memory, "ab"[side], op)
@@ -249,6 +260,39 @@ class DotLowering:
         start[K_dim] = first
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
+
+    def kept(self, op: mma.Dot, loop: For, value: Value, memory: SmemType, used: int) -> Value:
+        """An operand that a loop does not change, written before the loop to its own buffer."""
+        key = (memory, -value.id, used)
+        if key not in self.buffers:
+            self.buffers[key] = self.buffer(memory, "kept", op)
+            self.zeroed |= used > 0
+            assert loop.parent is not None
+            b = Builder(self.graph, loop.parent, loop.parent.ops.index(loop), op.loc)
+            b.add(barrier.CtaSync())
+            b.add(smem.Write(self.buffers[key], value, (0, 0)))
+            b.add(barrier.AsyncFence())
+            b.add(barrier.CtaSync())
+            self.ready.add(self.buffers[key])
+        return self.buffers[key]
+
+    def most_bytes(self) -> int:
+        """At most what rings, operands and exchanges take."""
+        rings = [op for op in self.graph.walk() if isinstance(op, Ring | smem.Buffer)]
+        sizes: dict[tuple[int, ...], int] = {}
+        for op in self.role.body.walk():
+            if not isinstance(op, mma.Dot):
+                continue
+            shape, a = shape_of_dot(op, self.groups), _tile(op.a)
+            parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
+            for side, value in enumerate((op.a, op.b)):
+                if self.ring_side(op, value, side) is None:
+                    lines, K = self.extents(shape, a, side, a.shape[1])[:: 1 - 2 * side]
+                    owner = 0 if outer_loop(op, value) is None else value.id
+                    size = lines * (-(-K * a.dtype.bytes // ATOM_BYTES) * ATOM_BYTES) * parts
+                    sizes[side, lines, K, a.dtype.bits, owner] = size
+        slots = sum((r.depth if isinstance(r, Ring) else r.slots) * r.type_.bytes for r in rings)
+        return slots + sum(sizes.values()) + scratch_bytes(self.role)
 
     def extents(self, shape: DotShape, type_: TileType, side: int, K: int) -> list[int]:
         """Extents of an operand, padded to whole instructions."""
@@ -318,6 +362,27 @@ class DotLowering:
         follows = (tuple(range(type_.rank)),) * len(inputs)
         new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
+
+
+def outer_loop(op: mma.Dot, value: Value) -> For | None:
+    """The loop around a dot, where an operand is the same in all its iterations."""
+    region = op.parent
+    while region is not None and region.parent is not None:
+        around = region.parent
+        if isinstance(around, While):
+            return None
+        if isinstance(around, For):
+            return around if _is_outside(value, around) else None
+        region = around.parent
+    return None
+
+
+def _is_outside(value: Value, loop: For) -> bool:
+    """Whether a value is made outside of a loop."""
+    region = value.owner if isinstance(value.owner, Region) else value.owner.parent
+    while region is not None and region is not loop.body:
+        region = region.parent.parent if region.parent is not None else None
+    return region is None
 
 
 def is_promoted(op: mma.Dot) -> bool:

@@ -17,17 +17,14 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
-from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
-from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
-from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import SinglePlan
@@ -68,7 +65,8 @@ def laid_out(
     slot_bytes = made.slot_bytes
     if not slot_bytes:
         return made.laid_out(plan)
-    rest = shared_bytes(made.graph, made.role, plan, target) - most * slot_bytes
+    lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
+    rest = lowering.most_bytes() - most * slot_bytes
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
     paired = (target.smem_per_sm_bytes // 2 - CTA_BYTES - rest) // slot_bytes
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
@@ -149,22 +147,3 @@ def _attempt(graph: TileGraph, plan: SinglePlan, target: Target, depth: int) -> 
     except ScheduleError as error:
         problem = error.message
     return _Attempt(out, role, notes, depth, problem)
-
-
-def shared_bytes(graph: TileGraph, role: Role, plan: SinglePlan, target: Target) -> int:
-    """At least what the rings, the operands of dots and exchanges take."""
-    lowering = DotLowering(graph, role, SmemPlan(), Builder(graph), target)
-    rings = sum(ring.depth * ring.type_.bytes for ring in graph.find(Ring))
-    sides: set[tuple[int, ...]] = set()
-    for op in role.body.walk():
-        if isinstance(op, mma.Dot):
-            shape = shape_of_dot(op, max(1, plan.num_warps // 4))
-            a = op.a.type
-            assert isinstance(a, TileType)
-            parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
-            K_bytes = -(-a.shape[1] * a.dtype.bytes // 128) * 128
-            for side, value in enumerate((op.a, op.b)):
-                if lowering.ring_side(op, value, side) is None:
-                    lines = shape.N if side else shape.M
-                    sides.add((side, lines, K_bytes * parts))
-    return rings + sum(lines * size for _, lines, size in sides) + scratch_bytes(role)

@@ -472,6 +472,11 @@ def _bits(facts: AxisFacts, op: Any) -> AxisInfo:
     return AxisInfo(axes, every, found.unit, None, positive)
 
 
+@_rule(tile.ConvertLayout)
+def _same(facts: AxisFacts, op: tile.ConvertLayout) -> AxisInfo:
+    return facts.of(op.a)
+
+
 @_rule(Base)
 def _base(facts: AxisFacts, op: Base) -> AxisInfo:
     """The address of a tensor is as aligned as its type says."""

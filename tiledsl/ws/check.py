@@ -126,10 +126,12 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         raise Fault("liveness", f"the checker does not know op {op.opcode}", op)
     check_objects(graph)
     cluster_size = int(graph.facts.get("cluster_size", 1))
-    reached = _run_all(code, launch_points(code, cluster_size, 1).few, cluster_size, made)
+    points = launch_points(code, cluster_size, SCALES[0])
+    reached = _run_all(code, points.few, cluster_size, made)
     steady: list[str] | Fault = []
     for scale in SCALES:
-        points = launch_points(code, cluster_size, scale)
+        if scale != SCALES[0]:
+            points = launch_points(code, cluster_size, scale)
         runs = [PointRun(code, p, cluster_size, watch=True) for p in points.many]
         for run in runs:
             run.run()

@@ -122,10 +122,10 @@ def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
     loops = [b for b in bounds_of(code) if b.axes]
     zeroed = [replace(point, other=(symbol, 0)) for symbol in code.symbols.values()]
+    tiles = [*((x, 0, 0) for x in range(point.grid[0])), (0, point.grid[1] - 1, 0)]
 
     def trips(candidate: LaunchPoint) -> int:
-        rows = [(x, y, 0) for y in range(point.grid[1]) for x in range(point.grid[0])]
-        return max(len({b.trips(candidate, ids) for ids in rows}) for b in loops)
+        return max(len({b.trips(candidate, ids) for ids in tiles}) for b in loops)
 
     return max([point, *zeroed], key=trips) if loops else point
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any
 
 from tiledsl.ir.graph import TileGraph
@@ -68,7 +69,7 @@ def put(**changes: Any) -> Callable[[TileGraph, Op], None]:
     return edit
 
 
-def before_last(cls: type[Op]) -> Callable[[TileGraph, Op], None]:
+def before_last(cls: type[Op] | UnionType) -> Callable[[TileGraph, Op], None]:
     """Moves an op in front of the last op of a class that precedes it in its block."""
 
     def edit(_: TileGraph, op: Op) -> None:
@@ -194,7 +195,7 @@ def in_producer(op: Op) -> bool:
     return role is not None and role.single_thread
 
 
-def before(cls: type[Op], op: Op, *, within: int = 99) -> bool:
+def before(cls: type[Op] | UnionType, op: Op, *, within: int = 99) -> bool:
     """Whether an op of a class precedes one in its block."""
     ops = op.parent.ops
     at = ops.index(op)
@@ -260,6 +261,7 @@ def is_drain(op: Op) -> bool:
 
 
 M, B, T = mma, barrier, tma
+WRITES = smem.Write | smem.Clear
 MUTATIONS = [
     # mbarriers
     Mutation("drop a release", where(B.Arrive, lambda o: empty(o.barriers)), drop),
@@ -309,7 +311,7 @@ MUTATIONS = [
     Mutation("drop the wait for a slab", where(T.StoreWait, lambda o: after(T.Store, o)), drop),
     Mutation("one bulk store more in flight", where(T.StoreWait, lambda o: after(T.Store, o)), put(pending=lambda n: n + 1)),
     Mutation("leave before the last bulk store", where(T.StoreWait, lambda o: not after(T.Store, o)), drop),
-    Mutation("the fence comes before the write", is_a(B.AsyncFence), before_last(smem.Write)),
+    Mutation("the fence comes before the write", where(B.AsyncFence, lambda o: before(WRITES, o)), before_last(WRITES)),
     Mutation("warpgroups share a slab", where(smem.Slot, lambda o: o.group is not None), put(group=None)),
     Mutation("staging over a ring", where(smem.Buffer, lambda o: o.result.name == "stage"), over_ring),
     Mutation("mbarriers over each other", lambda g, o: isinstance(o, B.MbarrierArray), put(offset_bytes=lambda n: n - 8)),

@@ -37,6 +37,7 @@ EXAMPLES = [
     ("both_ways", "both_ways"), ("int8 weights", "weight_only"), ("int4 weights", "weight_only_int4"),
     ("full", "attention_kernel"), ("causal", "attention_kernel"),
     ("gradients", "grad_q_kernel"), ("gradients", "grad_kv_kernel"),
+    ("packed gradients", "varlen_grad_q_kernel"), ("packed gradients", "varlen_grad_kv_kernel"),
     ("fp8 attention", "fp8_attention_kernel"), ("linear attention", "linear_attention_kernel"),
 ]  # fmt: skip
 """Cases, and a kernel of theirs."""

@@ -15,6 +15,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Effect
@@ -33,6 +34,7 @@ from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import vectors_of
 from tiledsl.ws.access_layouts import RegisterAccess
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import access_width
@@ -94,9 +96,17 @@ def _shift(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> dict[str, An
     """Attributes of an access that is shifted."""
     shift = shift_of(op, layout, facts)
     if shift is None:
-        return {}
+        return {"falls": _falls(op, layout, facts)}
     kinds = {"falls": shift.falls, "alike": shift.alike, "chained": shift.chained}
     return {"shifted": shift.lanes, **kinds}
+
+
+def _falls(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> bool:
+    """Whether the mask of a load or a store only falls inside of its vectors."""
+    found = vectors_of(layout)
+    if found is None or not isinstance(op, pointer.Load | pointer.Store) or op.mask is None:
+        return False
+    return only_falls(op.mask, found.dim, found.size, facts)
 
 
 def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:

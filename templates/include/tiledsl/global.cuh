@@ -72,6 +72,74 @@ template <int V, class T, class X> TDSL_FN void put_cell(X& x, int i, Cell<V * s
   }
 }
 
+// ------------------------------------------------------------------ masks
+template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
+template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }
+template <class T> TDSL_FN bool is_in(FilledLane<T> a) { return a.in; }
+// What registers hold that are not read.
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(Lane<T>) { return {}; }
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(MaskedLane<T>) { return {}; }
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(FilledLane<T> a) { return filled_cell<V>(a.other); }
+
+// Element k of a cell as in another one, unless it is `in`. Thread.
+template <class T, int BYTES> TDSL_FN void put_filling(Cell<BYTES>& c, int k, Cell<BYTES> other, bool in) {
+  if constexpr (sizeof(T) < 4) {
+    const u32 bits = ((1u << 8 * sizeof(T)) - 1) << 8 * (k * sizeof(T) % 4);
+    const int w = k * sizeof(T) / 4;
+    c.w[w] = in ? c.w[w] : (c.w[w] & ~bits) | (other.w[w] & bits);
+  } else {
+#pragma unroll
+    for (int w = k * sizeof(T) / 4; w < (k + 1) * (int)sizeof(T) / 4; ++w) c.w[w] = in ? c.w[w] : other.w[w];
+  }
+}
+
+// How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each; where it
+// holds between two bounds, both ends say whether it holds for all.
+struct ByEnds {
+  template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i + V - 1)); }
+  template <int V, class F> static TDSL_FN bool any(F at, int i) { return is_in(at(i)); }
+  // Any of the elements before number `n`, or from there on.
+  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) { return is_in(at(i)); }
+  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) { return is_in(at(i + n)); }
+};
+struct ByElement {
+  template <int V, class F> static TDSL_FN bool all(F at, int i) {
+    bool found = true;
+#pragma unroll
+    for (int k = 0; k < V; ++k) found &= is_in(at(i + k));
+    return found;
+  }
+  template <int V, class F> static TDSL_FN bool any(F at, int i) {
+    bool found = false;
+#pragma unroll
+    for (int k = 0; k < V; ++k) found |= is_in(at(i + k));
+    return found;
+  }
+  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) {
+    bool found = false;
+#pragma unroll
+    for (int k = 0; k < V; ++k) found |= k < n && is_in(at(i + k));
+    return found;
+  }
+  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) {
+    bool found = false;
+#pragma unroll
+    for (int k = 0; k < V; ++k) found |= k >= n && is_in(at(i + k));
+    return found;
+  }
+};
+
+struct ByBounds {
+  template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i)) && is_in(at(i + V - 1)); }
+  template <int V, class F> static TDSL_FN bool any(F at, int i) { return all<V>(at, i) || ByElement::any<V>(at, i); }
+  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) {
+    return all<V>(at, i) || ByElement::before<V>(at, i, n);
+  }
+  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) {
+    return all<V>(at, i) || ByElement::from<V>(at, i, n);
+  }
+};
+
 // ------------------------------------------------------------------ loads
 // One vector. Thread. ISA: ld.global.
 template <int V, class LD, class X, class T> TDSL_FN void load_lane(X& x, int i, Lane<T> a) {
@@ -94,23 +162,23 @@ template <int N, int V, class LD, class X, class F> TDSL_FN void load_lanes(X& x
 #pragma unroll
   for (int i = 0; i < N; i += V) load_lane<V, LD>(x, i, at(i));
 }
-// As load_lanes where a mask may cut a vector: such vectors are read element by element. Thread.
-template <int N, int V, class LD, class X, class F> TDSL_FN void load_partial(X& x, F at) {
+// As load_lanes where a mask may cut a vector: it is read all the same, since a part of it exists. Thread.
+template <int N, int V, class MASK, class LD, class X, class F> TDSL_FN void load_partial(X& x, F at) {
+  using T = decltype(get_raw(x, 0));
 #pragma unroll
   for (int i = 0; i < N; i += V) {
-    auto lane = at(i);
-    bool any = lane.in;
+    const auto lane = at(i);
+    const bool any = MASK::template any<V>(at, i);
+    Cell<V * sizeof(T)> c = filling<V>(lane);
+    LD::load_if(c, (u64)lane.p, any);
+    if (any && !MASK::template all<V>(at, i)) {
 #pragma unroll
-    for (int k = 1; k < V; ++k) {
-      const bool in = at(i + k).in;
-      any |= in;
-      lane.in &= in;
+      for (int k = 0; k < V; ++k) {
+        const auto one = at(i + k);
+        put_filling<T>(c, k, filling<V>(one), is_in(one));
+      }
     }
-    load_lane<V, LD>(x, i, lane);
-    if (any && !lane.in) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) load_lane<1, LD>(x, i + k, at(i + k));
-    }
+    put_cell<V, T>(x, i, c);
   }
 }
 // One element that all threads read. Thread. ISA: ld.global.
@@ -144,8 +212,6 @@ template <int V, class F> TDSL_FN void copy_partial(u32 to, int i, F at) {
 }
 
 // ------------------------------------------------------------------ stores
-template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
-template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }
 // One vector, where `first` (the threads that do not hold copies). Thread. ISA: st.global.
 template <int V, class ST, class X, class T> TDSL_FN void store_lane(const X& x, int i, T* p, bool in) {
   ST::store_if(get_cell<V, T>(x, i), (u64)p, in);
@@ -157,24 +223,18 @@ template <int N, int V, class ST, class X, class F> TDSL_FN void store_lanes(con
     store_lane<V, ST>(x, i, lane.p, first && is_in(lane));
   }
 }
-// As store_lanes where a mask may cut a vector. Thread.
-template <int N, int V, class ST, class X, class F> TDSL_FN void store_partial(const X& x, bool first, F at) {
+// As store_lanes where a mask may cut a vector: then it is written element by element. Thread.
+template <int N, int V, class MASK, class ST, class X, class F>
+TDSL_FN void store_partial(const X& x, bool first, F at) {
 #pragma unroll
   for (int i = 0; i < N; i += V) {
-    const auto lane = at(i);
-    bool all = first && lane.in, any = all;
-#pragma unroll
-    for (int k = 1; k < V; ++k) {
-      const bool in = first && at(i + k).in;
-      any |= in;
-      all &= in;
-    }
-    store_lane<V, ST>(x, i, lane.p, all);
-    if (any && !all) {
+    const bool all = first && MASK::template all<V>(at, i);
+    store_lane<V, ST>(x, i, at(i).p, all);
+    if (first && !all && MASK::template any<V>(at, i)) {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         const auto one = at(i + k);
-        store_lane<1, ST>(x, i + k, one.p, first && one.in);
+        store_lane<1, ST>(x, i + k, one.p, is_in(one));
       }
     }
   }

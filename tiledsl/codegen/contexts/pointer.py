@@ -231,10 +231,9 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
     """`load_lanes<8, 4, Load>(x_1, at_1);`."""
     at = e.names.fresh("at")
-    function = "load_lanes" if op.whole or op.width == 1 else "load_partial"
     policy = e.accesses.load(op.hint)
     name = e.name(op.result)
-    call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({name}, {at});"
+    call = f"{_form(op, 'load_lanes', 'load_partial')}, {policy}>({name}, {at});"
     if op.shifted:
         call = f"load_shifted<{_shifted_form(op, e)}, {policy}>({name}, {at});"
     after = f"keep({name});" if e.is_accumulator(op.result) else ""
@@ -245,18 +244,29 @@ def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
 def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
     """`store_lanes<8, 4, Store>(x_1, true, at_1);`."""
     at = e.names.fresh("at")
-    function = "store_lanes" if op.whole or op.width == 1 else "store_partial"
     arguments = f"{e.text(op.value)}, {first_copy(e, op.layout)}, {at}"
     policy = e.accesses.store(op.hint)
-    call = f"{function}<{op.layout.num_regs}, {op.width}, {policy}>({arguments});"
+    call = f"{_form(op, 'store_lanes', 'store_partial')}, {policy}>({arguments});"
     if op.shifted:
         call = f"store_shifted<{_shifted_form(op, e, op.shifted)}, {policy}>({arguments});"
     return LanesContext(at, body, call)
 
 
+def _form(op: ops.Lanes, whole: str, partial: str) -> str:
+    """`whole<32, 8`, or `partial<32, 8, ByEnds` where the mask may cut a vector."""
+    form = f"{op.layout.num_regs}, {op.width}"
+    is_whole = op.whole or op.width == 1
+    return f"{whole}<{form}" if is_whole else f"{partial}<{form}, {_mask_kind(op)}"
+
+
+def _mask_kind(op: ops.Lanes) -> str:
+    """How the mask of neighbours is asked for."""
+    return "ByEnds" if op.falls or not op.masked else "ByElement"
+
+
 def _shifted_form(op: ops.Lanes, e: Emission, *lanes: int) -> str:
     """`32, 8, ByEnds, AnyOffset`: registers, vector, lanes, and kinds of mask and offsets."""
-    mask = "ByEnds" if op.falls or not op.masked else "ByElement"
+    mask = _mask_kind(op)
     offsets = "Chained" if op.chained else "OneOffset" if op.alike else "AnyOffset"
     return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask, offsets)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import math
 import multiprocessing
@@ -42,6 +43,7 @@ from examples import fp8_matmul  # noqa: E402
 from examples import fused_epilogues  # noqa: E402
 from examples import grouped_list  # noqa: E402
 from examples import grouped_matmul  # noqa: E402
+from examples import norm_matmul  # noqa: E402
 from examples import weight_only  # noqa: E402
 from examples.matmul import matmul  # noqa: E402
 from tests.bench import harness  # noqa: E402
@@ -235,7 +237,7 @@ def grouped(groups: int, rows: int, n: int, k: int) -> Case:
         return torch._grouped_mm(t["a"], t["w"], offs=t["offsets"][1:])
 
     def lists(t: Tensors) -> tuple[Any, ...]:
-        cut = list(zip(ends, ends[1:], strict=False))
+        cut = list(itertools.pairwise(ends))
         a, c = ([t[x][i:j] for i, j in cut] for x in "ac")
         return a, [t["w"][g] for g in range(groups)], c
 
@@ -339,8 +341,8 @@ def decode(m: int, *, dtype: torch.dtype) -> Case:
 
 
 # ---------------------------------------------------------------------- work on the result
-def with_epilogue(kind: str) -> Case:
-    m, n, k = 8192, 8192, 4096
+def with_epilogue(kind: str, k: int = 4096, bar: float = 0.97) -> Case:
+    m, n = 8192, 8192
 
     def make(device: str) -> Tensors:
         return {
@@ -361,6 +363,11 @@ def with_epilogue(kind: str) -> Case:
             lambda t: (t["a"], t["b"], t["old"], t["c"]),
             lambda t: product(t) + t["old"].double(),
         ),
+        "norm": (
+            norm_matmul.norm_matmul,
+            lambda t: (t["a"], t["b"], t["c"], 1e-6),
+            lambda t: norm_matmul.reference(t["a"], t["b"]),
+        ),
     }
     kernel, args, want = forms[kind]
     return Case(
@@ -372,7 +379,7 @@ def with_epilogue(kind: str) -> Case:
         {},
         want,
         2.0 * m * n * k,
-        [(OURS, "bare product", 0.97)],
+        [(OURS, "bare product", bar)],
     )
 
 
@@ -487,7 +494,11 @@ GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
         f"weights-{kind}-{m}": lambda kind=kind, m=m: widened(kind, m)
         for kind, m in (("int8", 16), ("int8", 64), ("int4", 64))
     },
-    "epilogue": {f"epilogue-{kind}": lambda kind=kind: with_epilogue(kind) for kind in ("gelu", "residual")},
+    "epilogue": {f"epilogue-{kind}": lambda kind=kind: with_epilogue(kind) for kind in ("gelu", "residual")}
+    | {
+        "epilogue-residual-1024": lambda: with_epilogue("residual", 1024, 0.9),
+        "epilogue-norm": lambda: with_epilogue("norm", bar=0.95),
+    },
 }  # fmt: skip
 MEANS = {"fp8-fast": 1.12, "fp8": 1.05, "batched": 1.05}
 """Geometric means to reach, by group."""

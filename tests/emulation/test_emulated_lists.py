@@ -17,6 +17,7 @@ from tiledsl.compiler import Kernel
 from tiledsl.compiler import modules
 from tiledsl.jit import normalize_grid
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.simulate import simulate
 
 RNG = np.random.default_rng(0)
 Lists = dict[str, list[np.ndarray]]
@@ -72,6 +73,21 @@ def test_problems_of_all_sizes(name: str) -> None:
         for x, y, z in zip(*lists.values(), strict=True):
             want = (x.astype(F32) @ y.astype(F32)).astype(BF16)
             np.testing.assert_array_equal(z.astype(F32), want.astype(F32))
+
+
+def test_the_simulator_agrees() -> None:
+    shapes = SHAPES[:4]
+    lists: Lists = {
+        "a": [whole(m, k) for m, _, k in shapes],
+        "b": [whole(n, k).T for _, n, k in shapes],
+        "c": [np.full((m, n), np.nan, BF16) for m, n, _ in shapes],
+    }
+    made = compiled(grouped_list, lists, grid_of(shapes), **PLANS["one consumer"])
+    assert made.machine is not None
+    args = {f"{name}_{i}": x for name, arrays in lists.items() for i, x in enumerate(arrays)}
+    simulate(made.machine, args, normalize_grid(grid_of(shapes), made.constants))
+    for x, y, z in zip(*lists.values(), strict=True):
+        np.testing.assert_array_equal(z.astype(F32), (x.astype(F32) @ y.astype(F32)).astype(BF16))
 
 
 # fmt: off

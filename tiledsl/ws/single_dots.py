@@ -240,15 +240,10 @@ class DotLowering:
         found = None if count else self.ring_side(op, value, side)
         if found is not None:
             return found
-        type_ = _tile(value)
         K_dim = 1 - side
-        K = count or type_.shape[K_dim]
-        extents = self.extents(shape, type_, side, K)
-        padded = extents[K_dim]
-        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
-        major = self.major(type_, 1 - K_dim, extents[1 - K_dim], is_parted=is_parted)
-        memory = SmemType((extents[0], extents[1]), type_.dtype, major)
-        used = K if padded != K else 0
+        K = count or _tile(value).shape[K_dim]
+        memory = self.memory(shape, value, side, K)
+        used = K if memory.shape[K_dim] != K else 0
         loop = outer_loop(op, value)
         if loop is not None and self.keeps and not count:
             return self.kept(op, loop, value, memory, used)
@@ -260,6 +255,14 @@ class DotLowering:
         start[K_dim] = first
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
+
+    def memory(self, shape: DotShape, value: Value, side: int, K: int) -> SmemType:
+        """How an operand, or K elements of it, is staged."""
+        type_ = _tile(value)
+        extents = self.extents(shape, type_, side, K)
+        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
+        major = self.major(type_, side, extents[side], is_parted=is_parted)
+        return SmemType((extents[0], extents[1]), type_.dtype, major)
 
     def kept(self, op: mma.Dot, loop: For, value: Value, memory: SmemType, used: int) -> Value:
         """An operand that a loop does not change, written before the loop to its own buffer."""
@@ -279,7 +282,7 @@ class DotLowering:
     def most_bytes(self) -> int:
         """At most what rings, operands and exchanges take."""
         rings = [op for op in self.graph.walk() if isinstance(op, Ring | smem.Buffer)]
-        sizes: dict[tuple[int, ...], int] = {}
+        sizes: dict[tuple[SmemType, int, int], int] = {}
         for op in self.role.body.walk():
             if not isinstance(op, mma.Dot):
                 continue
@@ -287,10 +290,9 @@ class DotLowering:
             parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
             for side, value in enumerate((op.a, op.b)):
                 if self.ring_side(op, value, side) is None:
-                    lines, K = self.extents(shape, a, side, a.shape[1])[:: 1 - 2 * side]
+                    memory = self.memory(shape, value, side, a.shape[1])
                     owner = 0 if outer_loop(op, value) is None else value.id
-                    size = lines * (-(-K * a.dtype.bytes // ATOM_BYTES) * ATOM_BYTES) * parts
-                    sizes[side, lines, K, a.dtype.bits, owner] = size
+                    sizes[memory, side, owner] = memory.bytes * parts
         slots = sum((r.depth if isinstance(r, Ring) else r.slots) * r.type_.bytes for r in rings)
         return slots + sum(sizes.values()) + scratch_bytes(self.role)
 
@@ -345,7 +347,7 @@ class DotLowering:
         """The sum of two tiles of one layout."""
         type_ = _tile(x)
         body = _body(type_, [type_.dtype, type_.dtype])
-        return self.loop(b, type_, (x, y), body, Add(*body.args[:2]), name)
+        return self.loop(b, type_, (x, y), body, Add(body.args[0], body.args[1]), name)
 
     def loop(
         self,

@@ -15,6 +15,7 @@ from tests.ring_kernels import paged_decode
 from tests.ring_kernels import ring_kernel
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
+from tests.triton_style import matmuls
 from tiledsl.compiler import Kernel
 from tiledsl.errors import ScheduleError
 
@@ -88,3 +89,22 @@ def test_roles_that_are_asked_for() -> None:
     assert "2 consumers" in gathered_matmul.report(*args, grid=(2, 2), num_consumers=2)
     with pytest.raises(ScheduleError):
         gathered_matmul.report(*args, grid=(2, 2), swap_operands=True)
+
+
+def test_indexes_that_outputs_need_too() -> None:
+    """Rows that are gathered and scattered by one index: the copies lie as memory does all the same."""
+    (case,) = [c for c in matmuls.CASES if c.name == "fused_moe"]
+    given = dict(zip(case.kernel.description.names, case.make(), strict=False)) | case.keywords
+    args = [given[name] for name in case.kernel.description.names]
+    made, _ = ring_kernel(case.kernel, args)
+    assert sum("16 bytes at once" in n for n in made.notes) == 2
+
+
+def test_what_a_loop_does_not_change_is_staged_once() -> None:
+    """The queries; weights are staged in each iteration."""
+    made, _ = ring_kernel(paged_decode, paged_args(1, 16, 64, 16, 100))
+    names = [b.name for b in made.smem.blocks]
+    assert names.count("dot operand kept") == 1
+    before, loop = made.module.source.split("for (int page_1 = 0")
+    assert "q_1" in before
+    assert "q_1" not in loop

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tiledsl.dtypes import INT32_ROOM
+from tiledsl.runtime.alike import alike_check
 from tiledsl.runtime.descriptor import TensorDescriptor
 from tiledsl.runtime.guard_text import PREFIX
 from tiledsl.runtime.guard_text import GuardText
@@ -34,6 +35,8 @@ Watched = tuple[Mapping[str, Any], str, Any]
 Launch = Callable[..., None]
 
 MAX_ENTRIES = 4096
+MAX_LEARNT = 8
+"""Times that the check of a function's tensors is made anew."""
 COMPARED = {kind: kind for kind in (int, float, bool, str)}
 """Classes of constants that are compared; others are told by identity, or looked up."""
 
@@ -102,7 +105,7 @@ class Guard:
         exec(self.source, self._names)
         self.launch: Launch = self._names["tdsl_launch"]
         self._key: Callable[..., tuple[Any, Any, tuple[Any, ...]]] = self._names["tdsl_key"]
-        self._made: dict[Entry, FunctionType] = {}
+        self._made: dict[tuple[Entry, bool], FunctionType] = {}
 
     def add(
         self, grid: object, values: Mapping[str, Any], options: dict[str, Any], entry: Entry
@@ -117,23 +120,45 @@ class Guard:
                 self.entries.clear()
                 self._made.clear()
             token = object()  # one per key: tells launches of an entry apart
-            fast = self._fast(entry, token, compared)
+            fast = self._fast(entry, token, compared, values)
             self.entries[key] = MethodType(entry.run, token), fast
         except (TypeError, AttributeError, RuntimeError):
             return None
         return fast
 
-    def _fast(self, entry: Entry, token: object, compared: tuple[Any, ...]) -> Launch:
-        if entry not in self._made:
-            names: dict[str, Any] = {**self._names, **entry.names}
-            exec(self._text.fast(entry.body), names)
-            self._made[entry] = names["tdsl_fast"]
-        made = self._made[entry]
-        names = {**made.__globals__, "tdsl_token": token, "tdsl_watched": tuple(self._watched)}
+    def _fast(
+        self, entry: Entry, token: object, compared: tuple[Any, ...], values: Mapping[str, Any]
+    ) -> Launch:
+        names: dict[str, Any] = {"tdsl_token": token, "tdsl_watched": tuple(self._watched)}
         names |= {f"tdsl_{at}": value for at, value in enumerate(compared)}
+        has_check = self._learn(names, values)
+        if (entry, has_check) not in self._made:
+            space: dict[str, Any] = {**self._names, **entry.names}
+            exec(self._text.fast(entry.body, has_check=has_check), space)
+            self._made[entry, has_check] = space["tdsl_fast"]
+        made = self._made[entry, has_check]
+        names |= {name: v for name, v in made.__globals__.items() if name not in names}
         fast = FunctionType(made.__code__, names, self._name, made.__defaults__)
         fast.__kwdefaults__ = made.__kwdefaults__
         return fast
+
+    def _learn(self, names: dict[str, Any], values: Mapping[str, Any]) -> bool:
+        """Adds the check of the tensors, if there is one."""
+        kinds = dict(self.shape.kinds)
+        exact = [kinds[name] == "tensor" for name in self._text.made.tensors]
+        left = MAX_LEARNT
+
+        def learn(*tensors: Any) -> bool:
+            """Tensors of the same key that the check does not know, such as ones with gradients."""
+            nonlocal left
+            if left:
+                left -= 1
+                names["tdsl_alike"] = alike_check(tensors, exact)
+            return True
+
+        check = alike_check([values[name] for name in self._text.made.tensors], exact)
+        names |= {} if check is None else {"tdsl_alike": check, "tdsl_learn": learn}
+        return check is not None
 
     def facts(self, grid: object, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The facts of a call, in the order of `facts_of`."""

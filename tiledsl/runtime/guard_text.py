@@ -107,20 +107,32 @@ def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
         return ({self.key},), ({", ".join(self.made.values)},), ({self.facts})
 """
 
-    def fast(self, body: str) -> str:
-        """The function for calls of one key. body: packs the facts and launches."""
-        tests = ("\n" + " " * 12 + "and ").join(self.made.tests)
+    def fast(self, body: str, *, has_check: bool) -> str:
+        """The function for calls of one key.
+
+        body: packs the facts and launches.  has_check: whether there is one for all the tensors.
+        """
+        made = self.made
+        tests = [*made.tests]
+        if made.tensors:
+            each = " and ".join(made.tensor_tests)
+            listed = ", ".join(made.tensors)
+            if has_check:
+                each = f"tdsl_alike({listed}) or {each} and tdsl_learn({listed})"
+            tests.insert(0, f"({each})")
+        known = "".join(f"    {line}\n" for line in made.known)
+        joined = ("\n" + " " * 12 + "and ").join(tests)
         return f"""\
 def tdsl_fast({self.listed}):
     try:
-        {self.reads}
+        {"; ".join(made.first) or "pass"}
         if tdsl_more or tdsl_watched and tdsl_changed(tdsl_watched) or not (
-            {tests}
+            {joined}
         ):
             return tdsl_launch({self.passed})
     except (AttributeError, TypeError, RuntimeError):
         return tdsl_launch({self.passed})
-{body.replace(REFUSED, self.slow)}"""
+{known}{body.replace(REFUSED, self.slow)}"""
 
 
 class _Facts:
@@ -128,7 +140,8 @@ class _Facts:
 
     reads: statements that read the facts.  key: expressions that decide the program.
     tests: true for a call with the key of another one, whose `values` are `tdsl_0`, ...
-    odd: tests that are true for calls of other shapes.
+    odd: tests that are true for calls of other shapes.  tensors: names of torch's tensors, with
+    tests of their own.  first: reads of what the tests do not tell.  known: of what they tell.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -138,6 +151,10 @@ class _Facts:
         self.tests: list[str] = []
         self.values: list[str] = []
         self.odd: list[str] = []
+        self.tensors: list[str] = []
+        self.tensor_tests: list[str] = []
+        self.first: list[str] = []
+        self.known: list[str] = []
         for name, kind in shape.kinds:
             match kind:
                 case "tensor" | "descriptor" | "pointer":
@@ -165,23 +182,33 @@ class _Facts:
         self.tests.append(f"({value}) {test} {self._last(value)}")
 
     def _tensor(self, name: str, kind: Kind) -> None:
-        self.reads.append(f"{fact_name('p', name)} = {name}.data_ptr()")
+        address, tests = f"{fact_name('p', name)} = {name}.data_ptr()", self.tensor_tests
+        self.reads.append(address)
+        self.first.append(address)
         if kind == "descriptor":
             self.tests.append(f"{name}.__class__ is tdsl_descriptor")
             self.odd.append(f"{name}.__class__ is not tdsl_descriptor")
             self._equal(f"{name}.block")
-        self._equal(f"{name}.dtype", "is")
-        self._equal(f"{name}.get_device()")
+            tests = self.tests
+        else:
+            self.tensors.append(name)
+        compared = [(f"{name}.dtype", "is"), (f"{name}.get_device()", "==")]
         if kind != "pointer":
-            self.reads.append(f"{fact_name('s', name)} = {name}.shape")
-            self.reads.append(f"{fact_name('t', name)} = {name}.stride()")
-            self._equal(fact_name("s", name))
-            self._equal(fact_name("t", name))
+            compared += [(f"{name}.shape", "=="), (f"{name}.stride()", "==")]
+        for (value, test), letter in zip(compared, ("", "", "s", "t"), strict=False):
+            last = self._last(value)
+            tests.append(f"{value} {test} {last}")
+            if letter:
+                fact = fact_name(letter, name)
+                self.reads.append(f"{fact} = {value}")
+                self.known.append(f"{fact} = {last}")
+            self.key.append(fact_name(letter, name) if letter else value)
 
     def _number(self, name: str, kind: Kind) -> None:
         is_kind = f"{name}.__class__ is tdsl_{READ[kind]}"
         self.odd.append(f"not {is_kind}")
         self.reads.append(f"{fact_name('v', name)} = {name}")
+        self.first.append(self.reads[-1])
         known = self._known(name, kind)
         if not known:
             self.tests.append(is_kind)

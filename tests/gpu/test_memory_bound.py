@@ -11,7 +11,7 @@ from tests.unit.examples.memory_bound import Case
 from tests.unit.examples.memory_bound import cases
 
 pytestmark = pytest.mark.gpu
-WIDTHS = (1, 7, 256, 1024, 4096, 5000, 8192, 16384, 32768, 50257, 65536, 131072)
+WIDTHS = (1, 7, 256, 781, 1024, 4096, 5000, 5001, 8192, 16384, 32768, 33333, 50257, 65536, 131072)
 
 
 @pytest.fixture(autouse=True)

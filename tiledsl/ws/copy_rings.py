@@ -37,12 +37,12 @@ from tiledsl.ws.block_copies import as_pointers
 from tiledsl.ws.copy_loop import CopyLoop
 from tiledsl.ws.copy_loop import RingLoad
 from tiledsl.ws.copy_loop import dot_uses
+from tiledsl.ws.dot_operands import ATOM_BYTES
+from tiledsl.ws.dot_operands import is_MN_major
+from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.fold_sums import is_zero
 from tiledsl.ws.load_ahead import counts_up
-from tiledsl.ws.single_dots import ATOM_BYTES
-from tiledsl.ws.single_dots import is_MN_major
-from tiledsl.ws.single_dots import is_promoted
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""

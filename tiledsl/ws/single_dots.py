@@ -11,7 +11,6 @@ from __future__ import annotations
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
-from tiledsl.errors import CodegenError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
@@ -24,14 +23,12 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
-from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile_moves import Stack
 from tiledsl.ir.ops.tile_moves import Unstack
 from tiledsl.ir.types import ScalarType
@@ -39,11 +36,15 @@ from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.dot_operands import ATOM_BYTES
+from tiledsl.ws.dot_operands import in_ring
+from tiledsl.ws.dot_operands import is_MN_major
+from tiledsl.ws.dot_operands import is_promoted
+from tiledsl.ws.dot_operands import operand_tile
+from tiledsl.ws.dot_operands import outer_loop
 from tiledsl.ws.dot_shapes import DotShape
 from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.scratch import scratch_bytes
-
-ATOM_BYTES = 128
 
 
 def unbatch_dots(graph: TileGraph) -> None:
@@ -111,7 +112,7 @@ class DotLowering:
     def lower(self, op: mma.Dot) -> None:
         assert op.parent is not None
         b = Builder(self.graph, op.parent, op.parent.ops.index(op), op.loc)
-        dtype = _tile(op.a).dtype
+        dtype = operand_tile(op.a).dtype
         if is_promoted(op):
             result = self.promoted(b, op)
         elif dtype.name == "f32":
@@ -142,8 +143,8 @@ class DotLowering:
 
     def promoted(self, b: Builder, op: mma.Dot) -> Value:
         """Partial sums over `promote` elements of K are added in f32."""
-        K, acc = _tile(op.a).shape[1], op.acc
-        acc_type = _tile(op.acc)
+        K, acc = operand_tile(op.a).shape[1], op.acc
+        acc_type = operand_tile(op.acc)
         ring = [self.ring_side(op, value, side) for side, value in enumerate((op.a, op.b))]
         for first in range(0, K, op.promote):
             count = min(op.promote, K - first)
@@ -154,7 +155,7 @@ class DotLowering:
             fresh = b.value(tile.Undef(acc_type.shape, acc_type.dtype), "partial")
             fresh.type = acc_type
             never = b.value(Constant(0, int1))
-            step = self.target.mma_K(_tile(op.a).dtype)
+            step = self.target.mma_K(operand_tile(op.a).dtype)
             part_of_K = (first, -(-count // step) * step) if in_ring(pair[0]) else (0, 0)
             part = self.multiply(b, op, [pair], fresh, never, part_of_K)
             acc = self.sum(b, acc, part, op.result.name)
@@ -241,7 +242,7 @@ class DotLowering:
         if found is not None:
             return found
         K_dim = 1 - side
-        K = count or _tile(value).shape[K_dim]
+        K = count or operand_tile(value).shape[K_dim]
         memory = self.memory(shape, value, side, K)
         used = K if memory.shape[K_dim] != K else 0
         loop = outer_loop(op, value)
@@ -258,7 +259,7 @@ class DotLowering:
 
     def memory(self, shape: DotShape, value: Value, side: int, K: int) -> SmemType:
         """How an operand, or K elements of it, is staged."""
-        type_ = _tile(value)
+        type_ = operand_tile(value)
         extents = self.extents(shape, type_, side, K)
         is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
         major = self.major(type_, side, extents[side], is_parted=is_parted)
@@ -286,7 +287,7 @@ class DotLowering:
         for op in self.role.body.walk():
             if not isinstance(op, mma.Dot):
                 continue
-            shape, a = shape_of_dot(op, self.groups), _tile(op.a)
+            shape, a = shape_of_dot(op, self.groups), operand_tile(op.a)
             parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
             for side, value in enumerate((op.a, op.b)):
                 if self.ring_side(op, value, side) is None:
@@ -309,7 +310,7 @@ class DotLowering:
         if not isinstance(read, smem.Read) or not in_ring(read.smem):
             return None
         shape = shape_of_dot(op, self.groups)
-        memory, type_ = smem.smem_type(read.smem, "dot"), _tile(value)
+        memory, type_ = smem.smem_type(read.smem, "dot"), operand_tile(value)
         if list(memory.shape) != self.extents(shape, type_, side, type_.shape[1 - side]):
             return None
         is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
@@ -338,14 +339,14 @@ class DotLowering:
     # ------------------------------------------------------------------ tile math
     def mapped(self, b: Builder, value: Value, function: str) -> Value:
         """A library function of every element."""
-        type_ = _tile(value)
+        type_ = operand_tile(value)
         body = _body(type_, [type_.dtype])
         (x,) = body.args[:1]
         return self.loop(b, type_, (value,), body, Function((x,), name=function), function)
 
     def sum(self, b: Builder, x: Value, y: Value, name: str) -> Value:
         """The sum of two tiles of one layout."""
-        type_ = _tile(x)
+        type_ = operand_tile(x)
         body = _body(type_, [type_.dtype, type_.dtype])
         return self.loop(b, type_, (x, y), body, Add(body.args[0], body.args[1]), name)
 
@@ -366,43 +367,6 @@ class DotLowering:
         return b.value(new, name)
 
 
-def outer_loop(op: mma.Dot, value: Value) -> For | None:
-    """The loop around a dot, where an operand is the same in all its iterations."""
-    region = op.parent
-    while region is not None and region.parent is not None:
-        around = region.parent
-        if isinstance(around, While):
-            return None
-        if isinstance(around, For):
-            return around if _is_outside(value, around) else None
-        region = around.parent
-    return None
-
-
-def _is_outside(value: Value, loop: For) -> bool:
-    """Whether a value is made outside of a loop."""
-    region = value.owner if isinstance(value.owner, Region) else value.owner.parent
-    while region is not None and region is not loop.body:
-        region = region.parent.parent if region.parent is not None else None
-    return region is None
-
-
-def is_promoted(op: mma.Dot) -> bool:
-    """Whether a dot adds partial sums in f32."""
-    return _tile(op.a).dtype.is_fp8 and bool(op.promote)
-
-
-def in_ring(value: Value) -> bool:
-    """Whether a tile in shared memory is a slot of a ring that copies fill."""
-    op = value.defining_op
-    return isinstance(op, RingSlot) or (isinstance(op, smem.View) and in_ring(op.a))
-
-
-def is_MN_major(memory: SmemType, dim: int, whole: int) -> bool:
-    """Whether wgmma can read an operand that is contiguous along M or N: whole boxes of 16 bits."""
-    return memory.dtype.bits == 16 and memory.shape[dim] % whole == 0
-
-
 def _body(type_: TileType, dtypes: list[DType]) -> Region:
     body = Region()
     for i, dtype in enumerate(dtypes):
@@ -410,12 +374,6 @@ def _body(type_: TileType, dtypes: list[DType]) -> Region:
     for d in range(type_.rank):
         body.add_arg(ScalarType(int32), f"at{d}")
     return body
-
-
-def _tile(value: Value) -> TileType:
-    if not isinstance(value.type, TileType):
-        raise CodegenError(f"dot: operand {value.type} is no tile")
-    return value.type
 
 
 def _runs_along(layout: Layout, dim: int) -> bool:

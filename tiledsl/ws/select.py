@@ -25,6 +25,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.specs import AutoInt
@@ -249,6 +250,16 @@ def names_of(tensor: Value) -> set[str]:
     return {t.name for t in tensors_of(tensor)}
 
 
+def _is_placed(load: Load, values: HostValues) -> bool:
+    """Whether the host can tell where a program's block lies."""
+    try:
+        for offset in load.offsets:
+            values.get(offset)
+    except (Unknown, KeyError):
+        return False
+    return len(tensors_of(load.tensor)) == 1
+
+
 class _Selector:
     """Prices tiles and plans of one kernel for one launch."""
 
@@ -400,16 +411,19 @@ class _Selector:
         return prod(grid[axis] for axis in range(3) if axis not in largest.axes)
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
-        """Per operand, the share of the loaded rows that lies outside of the tensor."""
+        """Per operand, the share of the loaded rows that lies outside of the tensor.
+
+        None is known where loaded data or a loop says which rows a program loads.
+        """
         out: list[float] = []
         found = self.analysis.loops[0]
+        values = HostValues(self.host_args(), grid, (0, 0, 0))
         for side, extent in ((0, tile[0]), (1, tile[1])):
-            names = {
-                n
-                for o in found.loads
-                if o.axes == self.shape.operand_axes[side]
-                for n in names_of(o.op.tensor)
-            }
+            mine = [o for o in found.loads if o.axes == self.shape.operand_axes[side]]
+            if not all(_is_placed(o.op, values) for o in mine):
+                out.append(0.0)
+                continue
+            names = {n for o in mine for n in names_of(o.op.tensor)}
             rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
             loaded = extent * prod(grid[axis] for axis in self.shape.operand_axes[side])
             out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)

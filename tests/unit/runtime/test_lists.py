@@ -118,3 +118,16 @@ def test_sixty_four_problems_compile():
     assert made.compiled is not None
     assert not made.compiled.spill_bytes
     assert "Table<TensorMap, 64> a_maps" in made.module.source
+
+
+def test_rows_that_only_the_device_knows_are_not_taken_for_padding():
+    """Nor are tiles of lists, of which each program loads others: large products are not bound by HBM."""
+    shapes = [(4096, 4096, 4096)] * 4
+    a, b, c = (
+        [torch.empty(s[i], s[j], device="meta", dtype=torch.bfloat16) for s in shapes]
+        for i, j in ((0, 2), (2, 1), (0, 1))
+    )
+    made = grouped_list.compile(a, b, c, grid=grid_of(shapes))
+    assert made.cost is not None
+    assert made.cost.bottleneck == "tensor core"
+    assert made.constants["BM"] * made.constants["BN"] >= 128 * 192

@@ -2,8 +2,8 @@
 
 The part of a loop whose masks are known to be true is empty where a kernel's own masks leave
 nothing of it. That it is follows from comparing the terms of its bounds:
-`min(N - 127, m - 62) <= min(N, m) + 128`. Extents are at least 0, ids of programs too; integers do
-not wrap (docs/semantics.md).
+`min(N - 127, m - 62) <= min(N, m) + 128`. Extents are at least 0 and at most INT32_ROOM, ids of
+programs at least 0; integers do not wrap (docs/semantics.md).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import product
 from math import gcd
 
+from tiledsl.dtypes import INT32_ROOM
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
@@ -61,6 +62,9 @@ class _Terms:
 
     def never_below(self, a: Value, b: Value) -> bool:
         """Whether a >= b: what a reaches is no less than something that b does not exceed."""
+        op = a.defining_op
+        if op is not None and op.opcode.endswith(".max"):
+            return any(self.never_below(x, b) for x in op.operands)
         highs = self.at_most(b)
         return all(
             any(self.is_positive(_sum(low, high, -1)) for high in highs) for low in self.at_least(a)
@@ -68,13 +72,18 @@ class _Terms:
 
     def is_positive(self, x: Linear) -> bool:
         """Whether a sum is at least 0, whatever its atoms are."""
-        total, atoms = self._without_programs(self._without_quotients(x))
+        least = self._least(self._without_programs(self._without_quotients(x)))
+        return least is not None and least >= 0
+
+    def _least(self, x: Linear, sign: int = 1) -> int | None:
+        """The least value of a sum, or with -1 its largest; None where there is none."""
+        total, atoms = x
         for atom, factor in atoms:
-            limit = self.least if factor > 0 else self.most
+            limit = self.least if factor * sign > 0 else self.most
             if atom not in limit:
-                return False
+                return None
             total += factor * limit[atom]
-        return total >= 0
+        return total
 
     def _without_quotients(self, x: Linear) -> Linear:
         """A positive multiple of a sum, or less: x // c * c lies within x - (c - 1) and x.
@@ -149,16 +158,19 @@ class _Terms:
         return []
 
     def _divided(self, x: Linear, b: Value) -> list[Linear]:
-        """The quotient where the parts have one, else something that lies near it."""
+        """The quotient of the parts that have one, and of the rest something that lies near it."""
         y = self._exact(b)
         if y is None or y[1] or y[0] <= 0:
             return []
-        parts = (x[0], *(factor for _, factor in x[1]))
-        if any(p % y[0] for p in parts):
-            atom: Atom = ("quotient", x, y[0])
-            self._quotients[atom] = x, y[0]
-            return [(0, ((atom, 1),))]
-        return [(x[0] // y[0], tuple((atom, factor // y[0]) for atom, factor in x[1]))]
+        by = y[0]
+        whole = (0, tuple((atom, f // by) for atom, f in x[1] if f % by == 0))
+        rest = (x[0], tuple((atom, f) for atom, f in x[1] if f % by))
+        least, most = self._least(rest), self._least(rest, -1)
+        if least is not None and most is not None and least // by == most // by:
+            return [(least // by, whole[1])]
+        atom: Atom = ("quotient", rest, by)
+        self._quotients[atom] = rest, by
+        return [_sum(whole, (0, ((atom, 1),)))]
 
     def _larger(self, a: Value, b: Value, sign: int) -> list[Linear]:
         """The one that is never below the other, if there is one; from below either will do."""
@@ -182,7 +194,7 @@ class _Terms:
         match v.defining_op:
             case Shape() as op:
                 atom: Atom = ("extent", op.tensor.id, op.dim)
-                self.least[atom] = 0
+                self.least[atom], self.most[atom] = 0, INT32_ROOM
             case ProgramId() as op:
                 atom = ("program", op.axis)
                 self.least[atom], self._numbers[atom] = 0, ("programs", op.axis)

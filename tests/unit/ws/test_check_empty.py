@@ -69,6 +69,18 @@ def test_a_part_that_never_runs_is_no_gap_of_the_proof() -> None:
         ("m * 64 // 128 * 128", "m * 64 - 63", False),
         ("0", "m - tl.num_programs(0)", True),
         ("0", "m - tl.num_programs(0) + 2", False),
+        ("(m * 4 + 7) // 4", "m + 1", True),
+        ("(m * 4 + 7) // 4", "m + 2", False),
+        (
+            "max(max(7, (min(m * 128 + 14, K) + 127) // 128 * 128), m)",
+            "min(m * 128 + 128, K)",
+            True,
+        ),
+        (
+            "max(max(7, (min(m * 128 + 14, K) + 126) // 128 * 128), m)",
+            "min(m * 128 + 128, K)",
+            False,
+        ),
         ("max(0, m - 9) // 4 * 4", "m - 12", True),
         ("max(0, m - 9) // 4 * 4", "m - 11", False),
         ("0", "-a.shape[1]", True),

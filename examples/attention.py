@@ -34,11 +34,11 @@ def load_rows(x, at, shape, rows, end, packed):
     return y
 
 
-def store_rows(x, ragged, at, length, y, whole):
+def store_rows(x, ragged, at, length, y, whole, width):
     """Rows of a head of a packed sequence; at: head, first row of the sequence, first row in it.
 
     Those up to its length only: rows of the tile behind it belong to the next sequence. ragged: the
-    memory of x. whole: tiles that lie in the sequence go through the tensor.
+    memory of x. whole: tiles that lie in the sequence go through the tensor. width: head dim of x.
     """
     h, start, m = at
     y = y.to(x.dtype)
@@ -46,8 +46,8 @@ def store_rows(x, ragged, at, length, y, whole):
         x.store((0, h, start + m, 0), y)
     else:
         rows, cols = m + tl.arange(0, y.shape[0]), tl.arange(0, y.shape[1])[None, :]
-        places = ((start + rows).to(tl.int64) * x.shape[1] + h)[:, None] * x.shape[3] + cols
-        tl.store(ragged + places, y, mask=(rows < length)[:, None] & (cols < x.shape[3]))
+        places = ((start + rows).to(tl.int64) * x.shape[1] + h)[:, None] * width + cols
+        tl.store(ragged + places, y, mask=(rows < length)[:, None] & (cols < width))
 
 
 def attend(q, k, v, at, k0, keys, rows, scale, causal, window, score, extra, group, BN, D, DV,
@@ -131,7 +131,7 @@ def varlen_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, ragged
     y, z = attend(x, k, v, (0, h, m), k0, (start, end, k_len), rows + k_len - q_len,
                   scale, causal, window, score, extra, group, BN, D, DV, packed=True)
     # Three warpgroups, at head dims up to 64, have no registers for both ways.
-    store_rows(o, ragged, (h, q0, m), q_len, y, DV > 64)
+    store_rows(o, ragged, (h, q0, m), q_len, y, DV > 64, v.shape[3])
     tl.store(lse + h.to(tl.int64) * q.shape[2] + q0 + rows, z, mask=rows < q_len)
 # fmt: on
 

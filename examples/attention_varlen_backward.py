@@ -44,8 +44,11 @@ def varlen_grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor
                          q_starts, k_starts, scale: tl.constexpr, causal: tl.constexpr,
                          window: tl.constexpr, score: tl.constexpr, slope: tl.constexpr,
                          group: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-                         BM: tl.constexpr, BN: tl.constexpr):
-    """The gradient of BM queries of a head of sequence b. ragged: the memory of dq."""
+                         BM: tl.constexpr, BN: tl.constexpr, exact: tl.constexpr):
+    """The gradient of BM queries of a head of sequence b. ragged: the memory of dq.
+
+    exact: D and DV are the head dims; what is known makes simpler stores.
+    """
     m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
     q0, q_len, k0, k_len = bounds(q_starts, k_starts, b)
     offset = k_len - q_len
@@ -57,7 +60,7 @@ def varlen_grad_q_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tensor
     stats = row_lse, delta.load((0, h, q0 + m), (BM,))
     y = grad_q(x, dy, k, v, stats, (0, h, m), k0, keys, rows + offset, scale, causal,
                window, score, slope, extra, group, BN, packed=True)
-    store_rows(dq, ragged, (h, q0, m), q_len, y, True)
+    store_rows(dq, ragged, (h, q0, m), q_len, y, True, D if exact else q.shape[3])
 
 
 @tiledsl.jit
@@ -67,7 +70,7 @@ def varlen_grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tenso
                           causal: tl.constexpr, window: tl.constexpr, score: tl.constexpr,
                           slope: tl.constexpr, group: tl.constexpr, D: tl.constexpr,
                           DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-                          wanted: tl.constexpr = "kv"):
+                          exact: tl.constexpr, wanted: tl.constexpr = "kv"):
     """The gradients of BN keys of a head of sequence b. ragged: the memory of dk and dv."""
     n, h, b = tl.program_id(0) * BN, tl.program_id(1), tl.program_id(2)
     q0, q_len, k0, k_len = bounds(q_starts, k_starts, b)
@@ -79,9 +82,9 @@ def varlen_grad_kv_kernel(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, do: tl.Tenso
                            causal, window, score, slope, extra, group, BM, wanted, packed=True)
     # Sums of larger head dims leave no registers for both ways to store.
     if "k" in wanted:
-        store_rows(dk, ragged_k, (h, k0, n), k_len, acc_k, D <= 64)
+        store_rows(dk, ragged_k, (h, k0, n), k_len, acc_k, D <= 64, D if exact else k.shape[3])
     if "v" in wanted:
-        store_rows(dv, ragged_v, (h, k0, n), k_len, acc_v, DV <= 64)
+        store_rows(dv, ragged_v, (h, k0, n), k_len, acc_v, DV <= 64, DV if exact else v.shape[3])
 # fmt: on
 
 
@@ -118,14 +121,14 @@ def attention_varlen_gradients(
     dims, parts = grad_tiles(D, DV, score)
     read = q if extra is None else extra
     masks = (read, q_starts, k_starts, scale, causal, window, score, slope, H // HK, *dims)
-    count = len(q_starts) - 1
+    count, exact = len(q_starts) - 1, dims == (D, DV)
     varlen_grad_q_kernel[tl.cdiv(longest[0], 64), H, count](
-        *inputs, *stats, grads[0], dq, *masks, 64, 64, fast_math=True
+        *inputs, *stats, grads[0], dq, *masks, 64, 64, exact, fast_math=True
     )
     BM = 64 if max(dims) <= 128 else 32
     for wanted in parts:
         varlen_grad_kv_kernel[tl.cdiv(longest[1], 64), HK, count](
-            *inputs, *stats, *grads[1:], dk, dv, *masks, BM, 64, wanted, fast_math=True
+            *inputs, *stats, *grads[1:], dk, dv, *masks, BM, 64, exact, wanted, fast_math=True
         )
     return dq, dk, dv
 

@@ -159,7 +159,7 @@ def test_varlen_gradients(D, lengths):
     rest = {"extra": q, "q_starts": starts[0], "k_starts": starts[1]}
     options = {
         "scale": D**-0.5, "causal": True, "window": 0, "score": None, "slope": None, "group": H, "D": D,
-        "DV": D, "BM": 64, "BN": 64, "fast_math": True, "tolerance": TOLERANCE,
+        "DV": D, "BM": 64, "BN": 64, "exact": True, "fast_math": True, "tolerance": TOLERANCE,
     }  # fmt: skip
 
     def outputs(x, *names):

@@ -145,7 +145,7 @@ def test_varlen_gradients(D, score):
     rows, keys = meta(T, H, D), meta(T, HK, D)
     dims, parts = grad_tiles(D, D, score)
     extra = q if score is None else meta(1, H, L, L)
-    masks = (extra, starts, starts, D**-0.5, True, 0, score, None, H // HK, *dims, 64, 64)
+    masks = (extra, starts, starts, D**-0.5, True, 0, score, None, H // HK, *dims, 64, 64, True)
     options = {"grid": (L // 64, H, 4), "fast_math": True}
     inputs = (q, k, v, do, lse, lse)
     check(varlen_grad_q_kernel.compile(*inputs, q, rows, *masks, **options))

@@ -101,11 +101,13 @@ def test_f32_sums_are_made_by_warpgroups_at_one_tile(shape: tuple[int, int, int]
 
 
 def test_three_warpgroups_make_f32_sums_of_large_products() -> None:
-    for kernel in (fp8(8192, 8192, 4096), scaled(8192, 8192, 4096)):
+    for kernel, turns in ((fp8(8192, 8192, 4096), True), (scaled(8192, 8192, 4096), False)):
         plan = kernel.plan
         assert isinstance(plan, Plan)
         assert (kernel.constants["BM"], kernel.constants["BN"]) == (192, 128)
-        assert (plan.num_consumers, plan.turns, plan.cluster_size) == (3, True, 1)
+        assert (plan.num_consumers, plan.turns, plan.cluster_size) == (3, turns, 1)
+        assert kernel.certificate is not None
+        assert kernel.certificate.proved
 
 
 @pytest.mark.parametrize("M", [1, 16, 64])

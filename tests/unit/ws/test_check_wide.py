@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.unit.ws.kernels import first
 
 S = 2048
 
@@ -60,3 +61,29 @@ def test_every_loop_shows_that_it_repeats(name: str) -> None:
     assert made.certificate.proved
     assert len(made.certificate.steady) == loops
     assert all("each trip repeats the one before" in line for line in made.certificate.steady)
+
+
+@tiledsl.jit
+def triangle(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, K, AXIS: tl.constexpr, BM: tl.constexpr):
+    """Trips grow with the place of the tile along an axis of the grid."""
+    pids = (tl.program_id(0), tl.program_id(1))
+    m, n = pids[0] * BM, pids[1] * 64
+    acc = tl.zeros((BM, 64), tl.float32)
+    for i in range(0, tl.cdiv(tl.minimum(K, (m if AXIS == 0 else n) + BM), 64)):
+        acc = tl.dot(a.load((m, i * 64), (BM, 64)), b.load((i * 64, n), (64, 64)), acc)
+    c.store((m, n), acc)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("rows", [16, 64])
+def test_trips_that_grow_along_the_grid(rows: int, persistent: bool, axis: int) -> None:
+    """Tiles near its corner run for a trip or none; the launches lie where they run for many."""
+    tensors = [torch.empty(S, S, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    options = {"AXIS": axis, "BM": rows, "persistent": persistent}
+    made = first(triangle.request_for((*tensors, S), options, (S // rows, S // 64))[1])
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure
+    loops = [line for line in made.certificate.steady if "over tiles" not in line]
+    assert len(loops) == 1
+    assert "each trip repeats the one before" in loops[0]

@@ -87,7 +87,7 @@ class Entry:
         self.constants = constants
         self.normalize = normalize
         self.loaded = launcher.load(device)
-        self.grids: dict[Any, tuple[Grid, int, int, int] | None] = {}
+        self.grids: dict[Any, tuple[Grid, bytes] | None] = {}
         self.frames: list[Pooled] = []
         self._facts = facts
         self.body, self.names = self._text(facts)
@@ -98,10 +98,10 @@ class Entry:
         self.run: Callable[..., bool | None] = names["run"]
 
     # ------------------------------------------------------------------ called by the text
-    def grid_of(self, found: Any) -> tuple[Grid, int, int, int] | None:
-        """The user's grid and the launched one for what a grid function gave; None when empty."""
-        user = self.normalize(found, self.constants)
-        made = None if 0 in user else (user, *self.launcher.grid(self.loaded, user))
+    def grid_of(self, found: Any) -> tuple[Grid, bytes] | None:
+        """The user's grid and the start of its configuration; None for an empty one."""
+        user, setup = self.normalize(found, self.constants), self.launcher.packer.setup
+        made = None if 0 in user else (user, setup.head(self.launcher.grid(self.loaded, user)))
         if len(self.grids) >= MAX_GRIDS:
             self.grids.clear()
         with contextlib.suppress(TypeError):  # a list
@@ -161,9 +161,7 @@ class Entry:
             "NULL": NULL,
         }
         names |= {PREFIX + name: value for name, value in found.items()}
-        head = self.launcher.packer.setup.head_text(
-            "tdsl_x, tdsl_y, tdsl_z", f"tdsl_stream_of({self.device})"
-        )
+        head = f"tdsl_head, tdsl_stream_of({self.device})"
         is_current = f"tdsl_device_of() == {self.device}"
         if driver.has_one_device():
             is_current = "True"
@@ -179,7 +177,7 @@ class Entry:
         tdsl_found = tdsl_entry.grid_of(tdsl_grid)
     if tdsl_found is None:
         return
-    tdsl_grid, tdsl_x, tdsl_y, tdsl_z = tdsl_found
+    tdsl_grid, tdsl_head = tdsl_found
     try:
         tdsl_pooled = tdsl_take()
     except IndexError:

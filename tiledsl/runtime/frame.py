@@ -14,9 +14,10 @@ from typing import Any
 
 ALIGN_BYTES = 64
 """Of the buffer: what a tensor map among the parameters needs."""
-HEAD = "7I4xQ"
-"""CUlaunchConfig up to its attributes: grid, block, bytes of shared memory, stream."""
+HEAD = "32sQ"
+"""CUlaunchConfig up to its attributes: `Setup.head`, and the stream."""
 _HEAD = struct.Struct(f"<{HEAD}")
+_SETUP = struct.Struct("<7I4x")  # grid, block, bytes of shared memory
 _TAIL = struct.Struct("<QI4x")  # pointer to the attributes, how many
 _ATTRIBUTE = struct.Struct("<I4xi60x")  # CUlaunchAttribute: what, and an int
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
@@ -37,9 +38,9 @@ class Setup:
     smem_bytes: int = 0
     pdl: bool = False
 
-    def head_text(self, grid: str, stream: str) -> str:
-        """The values of `HEAD` in generated text."""
-        return f"{grid}, {self.num_threads}, 1, 1, {self.smem_bytes}, {stream}"
+    def head(self, grid: tuple[int, int, int]) -> bytes:
+        """The start of CUlaunchConfig for a grid."""
+        return _SETUP.pack(*grid, self.num_threads, 1, 1, self.smem_bytes)
 
 
 class Frame:
@@ -70,15 +71,12 @@ class Frame:
 
     def aim(self, grid: tuple[int, int, int], stream: int) -> None:
         """Sets the grid and the stream of the next launch."""
-        setup = self.setup
-        _HEAD.pack_into(
-            self.view, self.head, *grid, setup.num_threads, 1, 1, setup.smem_bytes, stream
-        )
+        _HEAD.pack_into(self.view, self.head, self.setup.head(grid), stream)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """The grid of the last launch."""
-        x, y, z, *_ = _HEAD.unpack_from(self.view, self.head)
+        x, y, z, *_ = _SETUP.unpack_from(self.view, self.head)
         return x, y, z
 
     def bytes_at(self, offset: int, size: int) -> bytes:

@@ -26,10 +26,12 @@ from examples import fp8_attention
 from examples import fp8_matmul
 from examples import fused_epilogues
 from examples import gated_mlp
+from examples import grouped_list
 from examples import grouped_matmul
 from examples import histogram
 from examples import linear_attention
 from examples import matmul
+from examples import norm_matmul
 from examples import norms
 from examples import reductions
 from examples import rope
@@ -100,6 +102,10 @@ MATMULS = [
         (2, 70, 200, 64, 64), d, back_to_back.relu), "integers"),
     Case("batched", lambda d: batched_matmul.run(3, 96, 136, 80, d), "integers"),
     Case("grouped", lambda d: grouped_matmul.run([130, 0, 1, 70], 136, 72, d), "integers"),
+    Case("list of products", lambda d: grouped_list.run(
+        [(130, 136, 72), (1, 64, 200), (64, 8, 8)], d), "integers"),
+    *(Case(f"{k} norm, then a product", lambda d, k=k: norm_matmul.run(96, 200, 80, d, k), "")
+      for k in ("rms", "layer")),
     Case("fp8", lambda d: fp8_matmul.run(96, 200, 320, d), "integers"),
     Case("fp8, fast sums", lambda d: fp8_matmul.run(
         96, 200, 320, d, limit=fp8_matmul.FAST), "integers"),

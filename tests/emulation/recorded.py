@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -36,7 +37,9 @@ class Copies:
     made: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
 
     def of(self, value: Any) -> Any:
-        """A copy of a tensor; other values as they are."""
+        """A copy of a tensor, or of each of a list; other values as they are."""
+        if isinstance(value, list | tuple):
+            return [self.of(v) for v in value]
         if not isinstance(value, torch.Tensor):
             return value
         value = value.detach()
@@ -82,7 +85,7 @@ def recording(launches: list[Launch]) -> Iterator[None]:
 
     def item(kernel: JitFunction, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **options: Any) -> None:
-            copies = Copies(next(str(a.device) for a in args if isinstance(a, torch.Tensor)))
+            copies = Copies(device_of(args))
             launches.append(Launch(kernel, grid, tuple(map(copies.of, args)), options))
             real(kernel, grid)(*args, **options)
 
@@ -107,31 +110,49 @@ def both(
     launch: Launch, fill: Fill, *, seeds: tuple[int, ...] = (1,)
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Arguments after the launch as it runs, and after each emulation of it: (name, wanted, got)."""
-    devices = [str(a.device) for a in launch.args if isinstance(a, torch.Tensor)]
-    copies = Copies(devices[0])
+    device = device_of(launch.args)
+    copies = Copies(device)
     args = tuple(map(copies.of, launch.args))
     names = list(launch.kernel.description.names)
-    for name, value in zip(names, args, strict=False):
-        new = fill(name, value) if isinstance(value, torch.Tensor) else None
+    for name, value in tensors_of(names, args):
+        new = fill(name, value)
         if new is not None:
             value.copy_(new)
     before = [Copies("cpu") for _ in seeds]
     given = [tuple(map(b.of, args)) for b in before]
     module, grid = launch.program()
     launch.kernel[launch.grid](*args, **launch.options)
-    if devices[0] != "cpu":
+    if device != "cpu":
         torch.cuda.synchronize()
     after = tuple(map(Copies("cpu").of, args))
     for seed, values in zip(seeds, given, strict=True):
         call = launch.kernel._bind(values, launch.options)
-        runtime = {
-            n: numpy_view(v, n) if isinstance(v, torch.Tensor) else v
-            for n, v in call.runtime.items()
-        }
+        runtime = {n: as_numpy(v) for n, v in call.runtime.items()}
         emulate.run(module, runtime, grid, seed=seed)
-        for name, want, value in zip(names, after, values, strict=False):
-            if isinstance(value, torch.Tensor):
-                yield name, numpy_view(want, name), numpy_view(value, name)
+        pairs = zip(tensors_of(names, after), tensors_of(names, values), strict=True)
+        for (name, want), (_, value) in pairs:
+            yield name, numpy_view(want, name), numpy_view(value, name)
+
+
+def device_of(args: Sequence[Any]) -> str:
+    """The device of the first tensor."""
+    return next(str(t.device) for _, t in tensors_of([""] * len(args), args))
+
+
+def tensors_of(names: Sequence[str], args: Sequence[Any]) -> list[tuple[str, torch.Tensor]]:
+    """Tensors and those in lists, by the name of their argument."""
+    out: list[tuple[str, torch.Tensor]] = []
+    for name, value in zip(names, args, strict=False):
+        items = value if isinstance(value, list | tuple) else [value]
+        out += [(name, v) for v in items if isinstance(v, torch.Tensor)]
+    return out
+
+
+def as_numpy(value: Any) -> Any:
+    """An argument as the emulation takes it."""
+    if isinstance(value, list | tuple):
+        return [as_numpy(v) for v in value]
+    return numpy_view(value) if isinstance(value, torch.Tensor) else value
 
 
 def differences(want: np.ndarray, got: np.ndarray) -> int:

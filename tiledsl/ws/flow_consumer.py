@@ -11,6 +11,7 @@ from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
 from tiledsl.ir.layout import mma_operand_8bit
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -53,6 +54,10 @@ from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
+
+CHAINS_IN_TURNS = 2
+"""Chains of a row's sum or maximum where warpgroups issue in turns: measured against trees with
+D = 64 attention (causal 0.96 to 0.98-1.01 of the hand-written kernel, full 1.006 to 0.987)."""
 
 
 class FlowConsumerBuilder(FlowOperands):
@@ -123,6 +128,9 @@ class FlowConsumerBuilder(FlowOperands):
             return
         if op.id in self.regrouped and isinstance(op, Reshape) and (shape := regrouped(op)):
             self.map[op.result] = self.b.value(Reshape(self.get(op.a), shape), op.result.name)
+            return
+        if isinstance(op, Reduce) and op.kind and len(op.inputs) == 1 and self.plan.turns:
+            self.b.add(clone_op(op, self.map, chains=CHAINS_IN_TURNS))
             return
         super().clone(op)
 

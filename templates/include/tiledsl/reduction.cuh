@@ -15,6 +15,23 @@ template <int COUNT, class T, int N, class At, class C> TDSL_FN void reduce_regi
 #pragma unroll
   for (int o = 0; o < N; ++o) out[o] = combine_tree<0, COUNT>([&](int r) { return at(o, r); }, combine);
 }
+// As reduce_registers, in CHAINS chains that each follow the order of the elements: a value is combined as soon as it is
+// there, whatever comes first. `combine` commutes. Thread.
+template <int COUNT, int CHAINS = 2, class T, int N, class At, class C>
+TDSL_FN void reduce_chains(T (&out)[N], At at, C combine) {
+  static_assert(COUNT % CHAINS == 0, "chains are equally long");
+  T x[N][CHAINS];
+#pragma unroll
+  for (int r = 0; r < COUNT; r += CHAINS) {
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+#pragma unroll
+      for (int c = 0; c < CHAINS; ++c) x[o][c] = r ? combine(x[o][c], at(o, r + c)) : at(o, c);
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < N; ++o) out[o] = combine_tree<0, CHAINS>([&](int c) { return x[o][c]; }, combine);
+}
 // x[o] combined over the lanes that differ in digit `lane / STRIDE % SIZE`, both powers of two. Warp, converged.
 template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine) {
   static_assert((STRIDE & (STRIDE - 1)) == 0 && (SIZE & (SIZE - 1)) == 0, "digits of lanes are powers of two");

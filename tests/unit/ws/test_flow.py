@@ -103,3 +103,11 @@ def test_turns_that_a_schedule_of_fewer_registers_cannot_take_are_refused() -> N
     next(kernels).rejected = "registers spill"
     with pytest.raises(ScheduleError, match="one iteration behind"):
         next(kernels)
+
+
+@pytest.mark.parametrize(("BM", "chained"), [(192, True), (128, False)])
+def test_three_warpgroups_in_turns_combine_rows_in_chains(BM: int, *, chained: bool) -> None:
+    """A value is combined when it is there, whatever the tensor core does meanwhile."""
+    text = first(attention_request(BM=BM, num_consumers=BM // 64)).module.source
+    assert ("reduce_chains<32>(" in text) is chained
+    assert ("reduce_registers<32>(" in text) is not chained

@@ -1,4 +1,4 @@
-"""Reductions: in registers as a tree, over lanes by shuffles, over warps through shared memory."""
+"""Reductions: in registers, then over lanes by shuffles, then over warps by shared memory."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ class ReduceContext:
     """One reduction.
 
     before: the combine function, or "". declaration: of the partial results, or "". part: their
-    name. count: elements a thread combines for each; element: of result `o` and step `r`. lanes,
-    warps: statements, or "". results: statements that move partial results into the results.
+    name. registers: the function that combines a thread's elements; element: of result `o` and step
+    `r`. lanes, warps: statements, or "". results: statements that move partial results into the
+    results.
     """
 
     before: str
     declaration: str
     part: str
-    count: int
+    registers: str
     element: str
     function: str
     lanes: str
@@ -96,13 +97,20 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
         before,
         declaration,
         name,
-        plan.count,
+        _registers(op, plan.count),
         _element(op, e, plan, masked, lifted=lifted),
         function,
         _lanes(plan, name, function),
         _warps(op, e, plan, name, function),
         result_statements(e, op.results, name, "value" if lifted else "") if declaration else "",
     )
+
+
+def _registers(op: ops.Reduce, count: int) -> str:
+    """The function over a thread's elements; a tree where they do not fill the chains twice."""
+    if op.chains and count % op.chains == 0 and count >= 2 * op.chains:
+        return f"reduce_chains<{count}{'' if op.chains == 2 else f', {op.chains}'}>"
+    return f"reduce_registers<{count}>"
 
 
 def _mask(op: ops.Reduce, e: Emission, plan: AxisPlan, type_: TileType) -> str:

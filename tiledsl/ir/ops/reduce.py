@@ -115,6 +115,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     cast first, one for each input; empty for the inputs' own.
     scratch: shared memory, where the elements of several warps meet. barrier: first named barrier
     of the role, 0 where it is the whole CTA. guarded: whether others may still read the scratch.
+    chains: a thread combines its elements in so many chains, each in the elements' order; 0 for a
+    balanced tree. Only for a kind with one input.
     """
 
     vectorized = True
@@ -125,6 +127,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     widened: tuple[DType, ...] = attribute(default=())
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
+    chains: int = attribute(default=0)
     body: Region = region(factory=Region)
 
     @property
@@ -159,6 +162,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
 
     def verify(self, target: Target) -> None:
         check_body(self, self.body, self.dtypes, self.kind)
+        if self.chains < 0 or (self.chains and (not self.kind or len(self.inputs) != 1)):
+            raise VerifyError(f"reduce: {self.chains} chains, of a kind with one input only")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         inputs = [a.astype(d.numpy) for a, d in zip(arrays, self.dtypes, strict=False)]

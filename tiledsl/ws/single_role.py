@@ -51,8 +51,9 @@ DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 
 FULL_ELEMENTS, MOST_WARPS = 64, 16
 """Elements of a tile for a thread from which on there are more warps, up to so many."""
-LOOP_WARPS = 32
-"""Warps at most where a loop holds tiles: CTAs of a cluster would wait for each other each time."""
+LOOP_WARPS, LOOP_ELEMENTS = 32, 24
+"""Warps rather than a cluster where a loop holds tiles, since its CTAs would wait for each other in
+each iteration; and elements of a thread up to which the registers of so many warps suffice."""
 MOST_ELEMENTS = 256
 """Elements of a tile for a thread; a thread has 255 registers, and reductions need only parts."""
 SHARED_ELEMENTS, MOST_SHARED = 32, 64
@@ -101,8 +102,11 @@ def plan_single(
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
-        while not num_warps and warps < LOOP_WARPS and _held(graph) > SHARED_ELEMENTS * 32 * warps:
+        held = 0 if num_warps else _held(graph)
+        while warps < MOST_WARPS and held > SHARED_ELEMENTS * 32 * warps:
             warps *= 2
+        if SHARED_ELEMENTS * 32 * warps < held <= LOOP_ELEMENTS * 32 * LOOP_WARPS:
+            warps = LOOP_WARPS
         plan = SinglePlan(warps)
         if clusters:
             plan = _shared(graph, warps, target, asked=num_warps is not None)

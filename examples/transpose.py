@@ -13,9 +13,10 @@ def transpose_kernel(x: tl.Tensor, y: tl.Tensor, BM: tl.constexpr, BN: tl.conste
     y.store((n, m), tl.trans(x.load((m, n), (BM, BN))))
 
 
-def transpose(x: torch.Tensor, BM: int = 64, BN: int = 64) -> torch.Tensor:
-    """A contiguous transpose of a matrix."""
+def transpose(x: torch.Tensor, BM: int = 0, BN: int = 0) -> torch.Tensor:
+    """A contiguous transpose of a matrix; rows of tiles are 256 bytes unless said otherwise."""
     M, N = x.shape
+    BM, BN = (b or 256 // x.element_size() for b in (BM, BN))
     y = torch.empty((N, M), device=x.device, dtype=x.dtype)
     transpose_kernel[(tl.cdiv(M, BM), tl.cdiv(N, BN))](x, y, BM, BN)
     return y

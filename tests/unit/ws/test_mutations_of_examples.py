@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.emulation.comparing import launches_of
 from tests.emulation.example_cases import ATTENTION
@@ -16,7 +15,9 @@ from tests.emulation.example_cases import MATMULS
 from tests.emulation.matmuls import compiled
 from tests.emulation.recorded import Copies
 from tests.emulation.recorded import Launch
+from tests.emulation.recorded import as_numpy
 from tests.emulation.recorded import distance
+from tests.emulation.recorded import tensors_of
 from tests.unit.ws.mutations import MUTATIONS
 from tests.unit.ws.mutations import Mutation
 from tests.unit.ws.mutations import apply
@@ -35,6 +36,7 @@ EXAMPLES = [
     ("fp8, fast sums", "fp8_matmul"), ("block scales", "block_scaled_matmul"),
     ("residual", "residual"), ("quantised", "quantised"), ("with_squares", "with_squares"),
     ("both_ways", "both_ways"), ("int8 weights", "weight_only"), ("int4 weights", "weight_only_int4"),
+    ("rms norm, then a product", "norm_matmul"), ("list of products", "grouped_list"),
     ("full", "attention_kernel"), ("causal", "attention_kernel"),
     ("gradients", "grad_q_kernel"), ("gradients", "grad_kv_kernel"),
     ("packed gradients", "varlen_grad_q_kernel"), ("packed gradients", "varlen_grad_kv_kernel"),
@@ -67,10 +69,11 @@ def simulated(case: str, kernel: str, graph: TileGraph, seed: int) -> dict[str, 
     launch = launch_of(case, kernel)
     values = tuple(map(Copies("cpu").of, launch.args))
     runtime: dict[str, Any] = launch.kernel._bind(values, launch.options).runtime
-    arrays = {n: v for n, v in runtime.items() if isinstance(v, torch.Tensor)}
-    given = {n: numpy_view(v, n) if n in arrays else v for n, v in runtime.items()}
+    given = {n: as_numpy(v) for n, v in runtime.items()}
     simulate(graph, given, made_of(case, kernel)[1], seed=seed)
-    return {n: np.array(given[n]) for n in arrays}
+    names = list(launch.kernel.description.names)
+    found = enumerate(tensors_of(names, values))
+    return {f"{name} {i}": np.array(numpy_view(t)) for i, (name, t) in found}
 
 
 def shows(case: str, kernel: str, graph: TileGraph, want: dict[str, np.ndarray]) -> bool:

@@ -425,7 +425,8 @@ def single(
     """The single-role kernel. most_blocks: CTAs that may have to share the registers of an SM."""
     alone = request.overrides.cluster == 1
     plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
-    grid, asked = request.launch.grid(graph.constants), request.overrides.num_stages
+    grid = request.launch.grid(graph.constants) if most_blocks > 1 else ()
+    asked = request.overrides.num_stages
     out, role, notes, plan = laid_out(graph, plan, request.target, asked, grid)
     if plan.num_ctas > 1 and (op := obstacle_to_sharing(role)):
         where = op.loc.short if op.loc else "?"

@@ -46,6 +46,9 @@ from tiledsl.ws.load_ahead import counts_up
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""
+FLIGHT_SLOTS = 4
+"""Slots from which on a product stays in flight over the end of an iteration: it still reads one,
+and of three that leaves too few for the copies."""
 FILLED = "`other` is not 0, and copies fill with zeros"
 UNCHANGED_HINTS = ("cv", "cs")
 """Cache operators that a copy cannot have."""
@@ -132,7 +135,8 @@ def _decide(
     problem = _order_problem(graph, loop, origins)
     if problem:
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
-    dot = _dot_in_flight(graph, loop, found, limits) if limits.depth > 2 else None
+    deep = limits.depth >= FLIGHT_SLOTS
+    dot = _dot_in_flight(graph, loop, found, limits) if deep else None
     plan = CopyLoop(loop, tuple(found), ops, used, state, limits.depth, dot, limits.groups)
     return plan, notes
 

@@ -33,7 +33,7 @@ from tiledsl.ws.single_role import plan_single
 
 MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
-PAIRED_SLOTS, PAIRED_WARPS = 3, 4
+PAIRED_SLOTS, PAIRED_WARPS = 3, 8
 """Slots that suffice where two CTAs of at most so many warps then share an SM."""
 CTA_BYTES = 1024
 """Shared memory that each CTA on an SM takes beside its own."""
@@ -72,6 +72,7 @@ def laid_out(
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
     if asked is None and is_crowded and paired >= PAIRED_SLOTS:
         depth = min(fits, paired)
+        plan = replace(plan, min_blocks=max(plan.min_blocks, 2))
     note = ""
     if fits < most and asked is not None:
         note = f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"

@@ -33,11 +33,12 @@ def meta(args: list[Any]) -> list[Any]:
 def test_gathered_rows() -> None:
     made, _ = ring_kernel(gathered_matmul, gathered_args(256, 256, 256, (128, 128, 64)))
     assert lines(made) == [
-        "a through cp.async, 16 bytes at once, 6 slots of 16384 bytes, read by the tensor core",
-        "b through cp.async, 16 bytes at once, 6 slots of 16384 bytes, read by the tensor core",
-        "copies 4 iterations ahead, one product in flight",
+        "a through cp.async, 16 bytes at once, 3 slots of 16384 bytes, read by the tensor core",
+        "b through cp.async, 16 bytes at once, 3 slots of 16384 bytes, read by the tensor core",
+        "copies 2 iterations ahead",
     ]
-    assert made.plan.describe() == "single role, 8 warps, stages 6"
+    assert made.plan.describe() == "single role, 8 warps, stages 3"
+    assert "__launch_bounds__(256, 2)" in made.module.source
 
 
 def test_pages() -> None:
@@ -65,7 +66,7 @@ def test_as_deep_as_shared_memory_is() -> None:
 
 
 def test_two_ctas_of_an_sm() -> None:
-    """Fewer slots, where two small CTAs then share an SM; not where each has its own anyway."""
+    """Fewer slots, where two CTAs then share an SM; not where each has its own anyway."""
     args = gathered_args(256, 256, 512, (64, 128, 64))
     for grid, slots in (((32, 32, 1), 4), ((11, 12, 1), 6)):
         made, _ = ring_kernel(gathered_matmul, args, grid=grid)

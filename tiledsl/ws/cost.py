@@ -128,7 +128,7 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     if plan.split_k > 1:
         body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
-    again = REREAD_SHARE * (p.rereads - 1) if p.rereads <= 4 else 0
+    again = REREAD_SHARE * (min(p.rereads, 4) - 1)
     read = p.operand_bytes * (1 + again)
     chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
     hbm = (read * chunk + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))

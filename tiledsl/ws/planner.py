@@ -38,6 +38,8 @@ from tiledsl.ws.stores import is_turned
 from tiledsl.ws.stores import split_of
 
 MAX_STAGES = 20
+CHANNEL_REGS = 8
+"""What a consumer needs to walk over the ring of an epilogue's channel."""
 BARRIER_BYTES = 1024
 
 
@@ -398,14 +400,14 @@ class Planner:
         done = self.complete(plan, tile, p)
         if done is None or not self.allowed(done):
             return
-        in_place = replace(done, deferred=False, in_place=True)
-        if p.staged and self.shape.computes:
-            yield from self.streamed(in_place, tile, p)
         yield done
         if done.deferred:
             yield replace(done, deferred=False)
-        if p.staged and self.shape.computes and not done.in_place:
-            yield in_place
+        if p.staged and self.shape.computes:
+            in_place = replace(done, deferred=False, in_place=True)
+            if not done.in_place:
+                yield in_place
+            yield from self.streamed(in_place, tile, p)
 
     def streamed(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """The plan with a role that loads what the epilogue reads, where that fits.
@@ -568,7 +570,8 @@ class Planner:
         stored = self.shape.stored_elements(plan, tile)
         held = stored * self.shape.out_bits // 32 if plan.deferred else 0
         if plan.in_place:
-            return regs + self.shape.chunk_regs(plan, tile, staged=True)
+            channel = CHANNEL_REGS if plan.epilogue_slots else 0
+            return regs + self.shape.chunk_regs(plan, tile, staged=True) + channel
         width = min(tile[1], 128 * 8 // self.shape.out_bits)  # of a staged chunk, made beside them
         made = stored * width // tile[1] * self.shape.out_bits // 32
         return regs + (held or made) + self.shape.epilogue_regs(plan, tile)

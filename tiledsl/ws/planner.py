@@ -32,6 +32,7 @@ from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.plan import revised
 from tiledsl.ws.refusals import no_stream
 from tiledsl.ws.refusals import refusal
 from tiledsl.ws.stores import is_turned
@@ -276,7 +277,7 @@ class Planner:
             for plan in self.variants(self.in_turns(base), tile, problem):
                 for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
-                    yield cost, replace(done, prefetch=self.prefetch(done, tile, cost))
+                    yield cost, revised(done, prefetch=self.prefetch(done, tile, cost))
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan honours the overrides."""
@@ -328,15 +329,15 @@ class Planner:
             return base
         adds_only = s.partial.tile_ops == 0
         own = base.num_consumers > 2 and adds_only
-        return replace(base, turns=own if asked is None else asked)
+        return revised(base, turns=own if asked is None else asked)
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Cluster, split-K and persistence on top of a structure."""
         o, s = self.overrides, self.shape
         if o.mma_depth is not None and s.partial is None:
-            base = replace(base, mma_depth=o.mma_depth)
+            base = revised(base, mma_depth=o.mma_depth)
         elif o.num_stages is not None:
-            base = replace(base, mma_depth=min(base.mma_depth, o.num_stages))
+            base = revised(base, mma_depth=min(base.mma_depth, o.num_stages))
         persistent = o.persistent if o.persistent is not None else True
         if base.ping_pong and (
             not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level
@@ -345,14 +346,14 @@ class Planner:
         else:
             persistent_ok = True
         if persistent_ok:
-            plan = replace(base, persistent=persistent)
+            plan = revised(base, persistent=persistent)
             yield plan
             if persistent and s.top_level:
                 yield from self.clustered(plan, tile, p)
         for split in (2, 4) if s.may_split and not base.ping_pong else ():
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
-                yield replace(
+                yield revised(
                     base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1
                 )
 
@@ -371,7 +372,7 @@ class Planner:
             for size in (2, 4) if asked == 4 else (2,):
                 if p.grid[axis] == 1 and asked != size:
                     continue
-                made = replace(plan, cluster_axis=axis, cluster_size=size)
+                made = revised(plan, cluster_axis=axis, cluster_size=size)
                 shared = self.multicast(made)
                 rows = [n for n, m in zip(tile[:2], shared, strict=True) if m]
                 if rows and all(
@@ -402,9 +403,9 @@ class Planner:
             return
         yield done
         if done.deferred:
-            yield replace(done, deferred=False)
+            yield revised(done, deferred=False)
         if p.staged and self.shape.computes:
-            in_place = replace(done, deferred=False, in_place=True)
+            in_place = revised(done, deferred=False, in_place=True)
             if not done.in_place:
                 yield in_place
             yield from self.streamed(in_place, tile, p)
@@ -425,7 +426,7 @@ class Planner:
         slots = min(2, (room - least * self.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
             depth = min(plan.num_stages, (room - slots * chunk) // self.slot_bytes(tile))
-            yield replace(plan, epilogue_slots=slots, num_stages=depth)
+            yield revised(plan, epilogue_slots=slots, num_stages=depth)
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""
@@ -449,7 +450,7 @@ class Planner:
             and plan.mma_depth <= 2
             and regs + stored * s.out_bits / 32 + extra <= (200 if plan.num_consumers < 3 else 140)
         )
-        plan = replace(plan, deferred=deferred)
+        plan = revised(plan, deferred=deferred)
         slot = self.slot_bytes(tile)
         depth = 0
         for buffers in (2, 1) if not plan.ping_pong else (1,):
@@ -459,7 +460,7 @@ class Planner:
             room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
             depth = min(MAX_STAGES, room // slot)
             if depth >= (self.overrides.num_stages or 4) or buffers == 1:
-                plan = replace(plan, store_buffers=buffers)
+                plan = revised(plan, store_buffers=buffers)
                 break
         if self.overrides.num_stages is not None:
             if depth < self.overrides.num_stages:
@@ -468,7 +469,7 @@ class Planner:
         if depth < max(1, plan.mma_depth):
             return None
         group = self.overrides.raster_group or self.raster_group(plan, tile)
-        return replace(
+        return revised(
             plan,
             num_stages=depth,
             in_place=in_place,

@@ -140,7 +140,9 @@ class LoaderBuilder(ProducerBuilder):
         b, g = self.b, self.channel.geometry
         body = Region()
         at = body.add_arg(ScalarType(int32), "column")
-        b.add(For(self.const(0), self.const(g.part[1]), self.const(g.width), (), body=body))
+        # Not unrolled: the registers of the load warpgroup are few.
+        ends = (self.const(0), self.const(g.part[1]), self.const(g.width))
+        b.add(For(*ends, (), unroll=-1, body=body))
         with b.at(body):
             last = g.start(g.num_chunks - 1)[1]
             overlaps = g.part[1] % g.width != 0

@@ -83,6 +83,8 @@ def for_(op: ops.For, e: Emission, body: str) -> ForContext:
 
 
 def _pragma(unroll: int) -> str:
+    if unroll < 0:
+        return "#pragma unroll 1"
     if unroll == 1:
         return ""
     return "#pragma unroll" if unroll == 0 else f"#pragma unroll {unroll}"

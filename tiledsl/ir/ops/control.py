@@ -42,7 +42,7 @@ class For(Op, opcode="control.for", effect=Effect.CONTROL):
     Results: the carried values after the last iteration (`init` when there is none).
     unmasked_from, unmasked_until: where given, selects marked `masks` are true in every iteration
     with unmasked_from <= iv < unmasked_until.
-    unroll: unroll factor asked for by the user, 1 for none, 0 for full.
+    unroll: unroll factor asked for by the user, 1 for none, 0 for full; -1 keeps it rolled up.
     """
 
     is_loop = True

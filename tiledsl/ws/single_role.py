@@ -174,6 +174,9 @@ def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) ->
         ctas *= 2
     if not asked and is_full(threads * ctas):
         num_warps = min(2 * num_warps, 32)
+        # Fewer CTAs wait for each other where the registers of more warps hold the tile.
+        while ctas > 1 and most <= SHARED_ELEMENTS * 32 * num_warps * (ctas // 2):
+            ctas //= 2
     return SinglePlan(num_warps, ctas)
 
 

@@ -81,38 +81,51 @@ template <class T, int Q> TDSL_FN Cell<16> join(Cell<16> lo, Cell<16> hi, u32 of
   if constexpr (Q == ANY_WORD) return joined<T>(lo, hi, off);
   else return joined_at<T, Q>(lo, hi, off);
 }
-template <int Q, int N, int V, class T, class X, class F>
-TDSL_FN void put_cut(X& x, const Cell<16> (&lo)[N / V], const Cell<16> (&hi)[N / V], u32 off, F at) {
+template <int Q, int V, class T, int COUNT, class X, class F>
+TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16> (&hi)[COUNT], u32 off, F at) {
 #pragma unroll
-  for (int v = 0; v < N / V; ++v) {
-    put_cell<V, T>(x, v * V, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(v * V).p % PIECE : off));
+  for (int v = 0; v < COUNT; ++v) {
+    const int i = first + v * V;
+    put_cell<V, T>(x, i, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(i).p % PIECE : off));
   }
 }
+// COUNT vectors from register `first` on.
+template <int COUNT, int V, class MASK, class OFFSETS, class LD, class X, class F>
+TDSL_FN void load_pieces(X& x, int first, F at, u32 same) {
+  using T = decltype(get_raw(x, 0));
+  Cell<16> lo[COUNT], hi[COUNT];
+#pragma unroll
+  for (int v = 0; v < COUNT; ++v) {
+    const int i = first + v * V;
+    const auto lane = at(i);
+    const u64 p = (u64)lane.p, off = OFFSETS::SAME ? same : p % PIECE;
+    const int held = (int)((PIECE - off) / sizeof(T));  // elements in the first piece
+    hi[v] = lo[v] = filling<V>(lane);
+    LD::load_if(lo[v], p - off, MASK::template before<V>(at, i, held));
+    LD::load_if(hi[v], p - off + PIECE, off && MASK::template from<V>(at, i, held));
+  }
+  if constexpr (!OFFSETS::SAME) {
+    put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
+  } else if (same & 8) {
+    if (same & 4) put_cut<3, V, T>(x, first, lo, hi, same, at);
+    else put_cut<2, V, T>(x, first, lo, hi, same, at);
+  } else {
+    if (same & 4) put_cut<1, V, T>(x, first, lo, hi, same, at);
+    else put_cut<0, V, T>(x, first, lo, hi, same, at);
+  }
+}
+constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
+
 
 // N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element. The full warp, converged.
 // ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
   using T = decltype(get_raw(x, 0));
-  Cell<16> lo[N / V], hi[N / V];
   const u32 same = OFFSETS::SAME ? uniform((u32)(u64)at(0).p % PIECE) : 0;
+  constexpr int WHOLE = N / V / AHEAD * AHEAD, REST = N / V - WHOLE;
 #pragma unroll
-  for (int v = 0; v < N / V; ++v) {
-    const auto lane = at(v * V);
-    const u64 p = (u64)lane.p, off = OFFSETS::SAME ? same : p % PIECE;
-    const int held = (int)((PIECE - off) / sizeof(T));  // elements in the first piece
-    hi[v] = lo[v] = filling<V>(lane);
-    LD::load_if(lo[v], p - off, MASK::template before<V>(at, v * V, held));
-    LD::load_if(hi[v], p - off + PIECE, off && MASK::template from<V>(at, v * V, held));
-  }
-  if constexpr (!OFFSETS::SAME) {
-    put_cut<ANY_WORD, N, V, T>(x, lo, hi, 0, at);
-  } else if (same & 8) {
-    if (same & 4) put_cut<3, N, V, T>(x, lo, hi, same, at);
-    else put_cut<2, N, V, T>(x, lo, hi, same, at);
-  } else {
-    if (same & 4) put_cut<1, N, V, T>(x, lo, hi, same, at);
-    else put_cut<0, N, V, T>(x, lo, hi, same, at);
-  }
+  for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS, LD>(x, v * V, at, same);
+  if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS, LD>(x, WHOLE * V, at, same);
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
     if (MASK::template any<V>(at, v * V) && !MASK::template all<V>(at, v * V)) {

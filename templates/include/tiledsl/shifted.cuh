@@ -165,7 +165,8 @@ template <class T, int Q, class ST> TDSL_FN void store_begin(Cell<16> piece, u64
   }
 }
 // The elements of a vector where the mask holds. Thread. ISA: st.global.
-template <int V, class ST, class X, class F> TDSL_FN void store_each(const X& x, int i, F at, bool first, bool rest, int n) {
+template <int V, class ST, class X, class F>
+TDSL_FN void store_each(const X& x, int i, F at, bool first, bool rest, int n) {
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     const auto one = at(i + k);

@@ -96,7 +96,7 @@ VALUES = {
     "shifted operand": Mutation("smem_desc_k<128>(a)", "smem_desc_k<128>(a + 32)"),
     "another swizzle": Mutation("smem_desc_k<128>(a)", "smem_desc_k<64>(a)"),
     "wrong step along K": Mutation("(a_desc, k * 32", "(a_desc, k * 64"),
-    "old accumulator kept": Mutation("k ? 1u : keep", "1u"),
+    "old accumulator kept": Mutation(r"k \? 1u : keep|(?<=b_steps, )keep", "1u"),
     "store of another column": Mutation(r"(?m)tma_store\((.*)n_2", r"tma_store(\g<1>n_2 + 8"),
 }
 

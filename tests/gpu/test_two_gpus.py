@@ -141,7 +141,8 @@ def test_a_graph_on_the_second_device():
     a, b, c = matrices("cuda:1")
     with torch.cuda.device(1):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Without a stream torch captures on one of the device that captured first.
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream("cuda:1")):
             scaled[by_block](x, y, o, N, BLOCK=1024)
             product[by_tile](a, b, c)
         x.fill_(3.0)

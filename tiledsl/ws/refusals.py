@@ -9,7 +9,7 @@ from tiledsl.target import Target
 from tiledsl.ws.overrides import Overrides
 
 if TYPE_CHECKING:
-    from tiledsl.ws.planner import KernelShape
+    from tiledsl.ws.kernel_shape import KernelShape
 
 
 def no_stream(overrides: Overrides) -> ScheduleError:

@@ -39,11 +39,11 @@ from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
+from tiledsl.ws.kernel_shape import kernel_shape
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
 from tiledsl.ws.planner import Ranked
-from tiledsl.ws.planner import kernel_shape
 from tiledsl.ws.stores import stored_geometry
 
 Grid = tuple[int, int, int]

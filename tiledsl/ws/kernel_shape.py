@@ -1,0 +1,190 @@
+"""What the planner needs to know of a kernel besides the extents of its tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.dtypes import float32
+from tiledsl.ir.op import Region
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.epilogue_channel import channel_loads
+from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
+from tiledsl.ws.epilogues import in_blocks
+from tiledsl.ws.epilogues import is_rounded_sum
+from tiledsl.ws.epilogues import separable
+from tiledsl.ws.partial_work import Partial
+from tiledsl.ws.partial_work import partial_work
+from tiledsl.ws.plan import Plan
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """What the planner needs of a kernel besides the tile extents.
+
+    operand_axes: per side (a, b) the grid axes its loads depend on. bound_axes: those of the loop's
+    bounds.
+    mn_major: per side, whether the operand is contiguous along M or N instead of K.
+    num_operands: per side, different loads of a loop; dots may share them.
+    """
+
+    operand_axes: tuple[frozenset[int], frozenset[int]]
+    bound_axes: frozenset[int]
+    mn_major: tuple[bool, bool]
+    itemsize: int
+    num_dots: int
+    num_loops: int
+    zero_init: bool
+    accumulates_only: bool
+    single_top_store: Store | None
+    num_stores: int
+    out_bits: int
+    epilogue_loads: tuple[tuple[int, ...], ...]
+    computes: bool
+    separable: bool
+    in_blocks: bool
+    probe: tuple[int, int]
+    top_level: bool
+    partial: Partial | None = None
+    streamable: int = 0
+    row_sums: bool = False
+    acc_bits: int = 32
+    sums_f32: bool = True
+    num_operands: tuple[int, int] = (1, 1)
+
+    def sum_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Registers of a consumer thread for the tiles that a loop keeps.
+
+        A tile whose rows are added up beside the products is read as 16-bit elements.
+        """
+        rows = tile[0] * tile[2] // (128 * plan.warpgroups_per_tile) if self.row_sums else 0
+        sums = accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
+        return sums + rows * 3 // 4
+
+    def stored_elements(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Elements of a consumer thread that the loop leaves behind."""
+        return accumulator_regs(plan, tile, self.num_dots if self.partial is None else 1)
+
+    def tiles_alive(self, tile: tuple[int, int, int]) -> int:
+        """Tiles of the product's size that a loop keeps in registers."""
+        return self.num_dots if self.partial is None else self.partial.tiles_alive(tile[2])
+
+    @property
+    def may_split(self) -> bool:
+        """Whether CTAs may share out the iterations; they have one buffer of partial sums."""
+        sums = self.num_dots if self.partial is None else self.partial.carried
+        alone = self.num_loops == 1 and self.top_level and sums == 1 and self.num_dots == 1
+        can = self.zero_init and self.separable and self.in_blocks and self.sums_f32
+        return alone and can
+
+    def epilogue_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
+        """Registers of tiles that the epilogue loads; a thread keeps 2 of 8 columns of a row."""
+        groups = plan.warpgroups_per_tile
+        total = 0
+        for shape in self.epilogue_loads:
+            wide = [self.extent(n, tile) for n in shape if n > 1]
+            elements = prod(wide)
+            total += elements // 8 if len(wide) < 2 else elements // (128 * groups)
+        return total
+
+    def chunk_regs(self, plan: Plan, tile: tuple[int, int, int], *, staged: bool) -> int:
+        """As `epilogue_regs`, of what is loaded with one staged chunk where chunks are made alone.
+
+        Most of it has 16 bits.
+        """
+        total = self.epilogue_regs(plan, tile)
+        width = 128 * 8 // self.out_bits
+        if not staged or plan.deferred or width >= tile[1]:
+            return total
+        return -(-total * width // tile[1]) // (2 * LOADS_OF_CHUNK)
+
+    def extent(self, n: int, tile: tuple[int, int, int]) -> int:
+        """An extent of the probed kernel in a kernel of another tile."""
+        if n == self.probe[1]:
+            return tile[1]
+        return tile[0] if n == self.probe[0] else n
+
+
+def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
+    """Facts of an analysed kernel."""
+    first = analysis.loops[0]
+    axes_a: frozenset[int] = frozenset()
+    axes_b: frozenset[int] = frozenset()
+    bounds: frozenset[int] = frozenset()
+    for found in analysis.loops:
+        a, b = operand_sides(found)
+        axes_a |= a
+        axes_b |= b
+        bounds |= program_axes(found.loop.lower) | program_axes(found.loop.upper)
+    acc = first.dots[0].acc.type
+    assert isinstance(acc, TileType)
+    stores = analysis.stores
+    tops = [s for s in stores if s.parent is body]
+    top_level = all(f.loop.parent is body for f in analysis.loops)
+    majors = (mn_major(first, "a"), mn_major(first, "b"))
+    out_bits = max((tensor_type(s.tensor, "store").dtype.bits for s in stores), default=32)
+    return KernelShape(
+        (axes_a, axes_b),
+        bounds,
+        majors,
+        first.loads[0].smem.dtype.bytes,
+        len(first.dots),
+        len(analysis.loops),
+        all(f.can_split for f in analysis.loops),
+        True,
+        tops[0] if len(tops) == 1 and len(stores) == 1 else None,
+        len(stores),
+        out_bits,
+        analysis.epilogue_loads,
+        not all(is_rounded_sum(s.value) for s in stores),
+        separable(body, analysis),
+        in_blocks(body),
+        (int(acc.shape[0]), int(acc.shape[1])),
+        top_level,
+        next((p for f in analysis.loops if (p := partial_work(f)) is not None), None),
+        len(channel_loads(body, stores)),
+        any(f.beside for f in analysis.loops),
+        acc.dtype.bits if not first.partial else 32,
+        acc.dtype == float32,
+        operand_counts(first),
+    )
+
+
+def operand_counts(found: DotLoop) -> tuple[int, int]:
+    """Different loads that are operands a of a loop's dots, and b."""
+    sides = ([operand_load(d.a) for d in found.dots], [operand_load(d.b) for d in found.dots])
+    a, b = (len({o[0].id for o in side if o is not None}) for side in sides)
+    return a, b
+
+
+def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
+    """Grid axes behind operand a and operand b of a loop's dots."""
+    axes: dict[str, frozenset[int]] = {"a": frozenset(), "b": frozenset()}
+    by_id = {o.op.id: o.axes for o in found.loads}
+    for dot in found.dots:
+        for side, value in (("a", dot.a), ("b", dot.b)):
+            load = operand_load(value)
+            assert load is not None
+            axes[side] |= by_id[load[0].id]
+    return axes["a"], axes["b"]
+
+
+def mn_major(found: DotLoop, side: str) -> bool:
+    """Whether an operand of the first dot is contiguous along M (a) or N (b)."""
+    dot = found.dots[0]
+    load = operand_load(dot.a if side == "a" else dot.b)
+    assert load is not None
+    smem = next(o.smem for o in found.loads if o.op is load[0])
+    major = smem.major if not load[1] else 1 - smem.major
+    return major == (0 if side == "a" else 1)
+
+
+def accumulator_regs(plan: Plan, tile: tuple[int, int, int], dots: int) -> int:
+    """Accumulator registers of a consumer thread."""
+    return tile[0] * tile[1] * dots // (128 * plan.warpgroups_per_tile)

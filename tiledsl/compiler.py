@@ -90,11 +90,9 @@ from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.select import probe_constants
 from tiledsl.ws.single_layout import copies_suffice
-from tiledsl.ws.single_layout import laid_out
+from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
-from tiledsl.ws.single_role import obstacle_to_sharing
-from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import stored_geometry
 from tiledsl.ws.user_barriers import drop_user_barriers
@@ -230,8 +228,8 @@ def modules(request: Request) -> Iterator[Kernel]:
         yield made
         if made.rejected:
             failures.append(made.rejected)
+            few = fewer_registers(choice.registers, made)
             # Without the channel of its epilogue the same plan may do.
-            few = choice.registers * 15 // 16
             limit = choice.registers - 1 if choice.plan.epilogue_slots else few
         start = time.perf_counter()
     if not specialised:
@@ -251,6 +249,13 @@ def modules(request: Request) -> Iterator[Kernel]:
         made.notes = failures + made.notes
         yield made
         start = time.perf_counter()
+
+
+def fewer_registers(registers: int, made: Kernel) -> int:
+    """How many registers the next plan may take after one that was rejected: half of what spilled
+    is taken off, at most half of them all."""
+    spilled = made.compiled.spill_bytes // 4 if made.compiled is not None else 0
+    return min(registers * 15 // 16, registers - min(spilled // 2, registers // 2))
 
 
 def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:
@@ -425,18 +430,11 @@ def single(
     request: Request, graph: TileGraph, declined: list[Declined], *, most_blocks: int = 1 << 10
 ) -> Kernel:
     """The single-role kernel. most_blocks: CTAs that may have to share the registers of an SM."""
-    alone = request.overrides.cluster == 1
-    plan = plan_single(graph, request.num_warps, request.target, clusters=not alone)
     grid = request.launch.grid(graph.constants) if most_blocks > 1 else ()
-    asked = request.overrides.num_stages
-    out, role, notes, plan = laid_out(graph, plan, request.target, asked, grid)
-    if plan.num_ctas > 1 and (op := obstacle_to_sharing(role)):
-        where = op.loc.short if op.loc else "?"
-        plan = plan_single(graph, request.num_warps, request.target, clusters=False)
-        out, role, notes, plan = laid_out(graph, plan, request.target)
-        notes.append(
-            f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
-        )
+    out, role, notes, plan = single_layout(
+        graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,
+        asked=request.overrides.num_stages, grid=grid,
+    )  # fmt: skip
     plan = replace(plan, min_blocks=min(plan.min_blocks, most_blocks))
     fuse_elementwise(out, role.body)
     dump(request, out, "31_fused")

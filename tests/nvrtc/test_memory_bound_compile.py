@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,10 +40,11 @@ def norm_of(n: int, dtype: torch.dtype) -> Kernel:
     return norms.norm_forward.compile(*args, grid=(ROWS,))
 
 
-def gradient_of(n: int, dtype: torch.dtype) -> Kernel:
+def gradient_of(n: int, dtype: torch.dtype, *, centred: bool = True) -> Kernel:
     x, w, mean = empty(ROWS, n, dtype=dtype), empty(n, dtype=dtype), empty(ROWS, dtype=F32)
     parts = empty(264, n, dtype=F32)
-    args = (x, x, x, w, mean, mean, parts, parts, n, n, ROWS, n, True, tiledsl.next_power_of_2(n))
+    block = tiledsl.next_power_of_2(n)
+    args = (x, x, x, w, mean, mean, parts, parts, n, n, ROWS, n, centred, block)
     return norms.norm_backward.compile(*args, grid=(264,))
 
 
@@ -51,6 +53,13 @@ def loss_of(n: int, dtype: torch.dtype) -> Kernel:
     target = empty(ROWS, dtype=torch.int64)
     args = (x, target, loss, loss, n, n, -100, 4, 1024)
     return cross_entropy.cross_entropy_forward.compile(*args, grid=(ROWS,))
+
+
+def loss_gradient_of(n: int, dtype: torch.dtype) -> Kernel:
+    x, lse = empty(ROWS, n, dtype=dtype), empty(ROWS, dtype=F32)
+    target = empty(ROWS, dtype=torch.int64)
+    args = (x, x, target, lse, lse, n, n, -100, 4096)
+    return cross_entropy.cross_entropy_backward.compile(*args, grid=(ROWS, 13))
 
 
 def accesses(kernel: Any) -> set[str]:
@@ -98,6 +107,33 @@ def test_gradient_of_norm(n: int) -> None:
     assert kernel.compiled.spill_bytes == 0
     assert any("loads of the next iteration" in note for note in kernel.notes)
     assert accesses(kernel) == {*WIDE, "ld.global.b32"}
+
+
+@pytest.mark.parametrize("n", [33333, 50257])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize("centred", [False, True])
+def test_gradient_of_odd_rows(n: int, dtype: torch.dtype, centred: bool) -> None:
+    """What a loop accesses is accessed in vectors by the CTAs that share a row."""
+    kernel = gradient_of(n, dtype, centred=centred)
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.plan.num_ctas == 8
+    source = kernel.module.source
+    loop = source[source.index("for (int row") :]
+    assert "store_shifted" in loop
+    assert "load_shifted" in source
+    lies = [note for note in kernel.notes if "is accessed as it lies" in note]
+    assert len(lies) == (1 + centred) * (dtype == BF16)
+    assert all("norms.py:6" in note for note in lies)  # parts of weight and bias, after the loop
+
+
+@pytest.mark.parametrize("n", [33333, 50257])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize("made", [softmax_of, norm_of, loss_of, loss_gradient_of])
+def test_odd_rows(made: Callable[..., Kernel], n: int, dtype: torch.dtype) -> None:
+    kernel = made(n, dtype)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert "load_shifted" in kernel.module.source
 
 
 def test_cross_entropy() -> None:

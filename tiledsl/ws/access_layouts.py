@@ -119,6 +119,15 @@ def vector_dim(layout: Layout) -> tuple[int, int] | None:
     return None
 
 
+def fast_dim(layout: Layout) -> int:
+    """The dimension in which neighbouring registers, or else neighbouring lanes, are neighbours."""
+    found = vector_dim(layout)
+    if found is not None:
+        return found[0]
+    lanes = layout.coords()[0][:2, 0]
+    return int(np.argmax(lanes[-1] != lanes[0]))
+
+
 def access_width(op: Access, layout: Layout, facts: AxisFacts) -> tuple[int, bool]:
     """(elements accessed at once, whether the mask is equal in all of them)."""
     found = vector_dim(layout)

@@ -9,6 +9,7 @@ fixed layouts meet, a `tile.convert_layout` is inserted and reported.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
@@ -18,6 +19,8 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import blocked
 from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.layout_moves import exchange_bytes
+from tiledsl.ir.layout_moves import keeps_threads
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -43,6 +46,7 @@ from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import anchor
 from tiledsl.ws.access_layouts import better_block_layout
 from tiledsl.ws.access_layouts import better_layout
+from tiledsl.ws.access_layouts import fast_dim
 from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.dot_shapes import accumulator_layout
 from tiledsl.ws.dot_shapes import register_operand_layout
@@ -57,6 +61,34 @@ WIDE_VECTOR, LINE_LANES = 4, 8
 """Elements of a vector and lanes side by side that fill the sectors of memory."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
 """Ops that say which layout their tiles should have."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What there is for exchanges between threads that only make accesses better.
+
+    num_bytes: of shared memory of a CTA. num_ctas: of a cluster that shares the program; above 1
+    nothing is exchanged for the sake of longer vectors alone, or what one CTA had no room for.
+    """
+
+    num_bytes: int = 1 << 40
+    num_ctas: int = 1
+
+    def problem(self, value: Value, want: Layout) -> str:
+        """Why a tile does not get another layout; empty where it does."""
+        type_, have = value.type, _layout(value)
+        assert isinstance(type_, TileType)
+        if keeps_threads(have, want):
+            return ""
+        needed = exchange_bytes(type_.num_elements, type_.dtype.bytes)
+        if self.num_ctas > 1 and (fast_dim(have) == fast_dim(want) or needed > self.num_bytes):
+            return f"the {self.num_ctas} CTAs that share it exchange no tiles"
+        if needed > self.num_bytes:
+            return f"{needed} bytes to exchange it between threads, {self.num_bytes} are left"
+        return ""
+
+
+UNLIMITED = Room()
 
 
 class _Groups:
@@ -248,8 +280,13 @@ def _warp_order(
     return [*free, *(d for d in order if d in combined)]
 
 
-def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str]:
-    """Sets the layout of every register tile under `region`; a line per inserted conversion."""
+def assign_layouts(
+    graph: TileGraph, region: Region, num_warps: int, room: Room = UNLIMITED
+) -> list[str]:
+    """Sets the layout of every register tile under `region`; a line per inserted conversion.
+
+    room: for conversions that only make accesses better; a line too for each that has none.
+    """
     widen_at_use(graph, region)
     _split_sources(graph, region)
     ops = list(region.walk())
@@ -286,7 +323,7 @@ def assign_layouts(graph: TileGraph, region: Region, num_warps: int) -> list[str
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
-    notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps)
+    notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps, room)
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
 
 
@@ -356,14 +393,14 @@ def _offer_defaults(
 
 
 def _convert_accesses(
-    graph: TileGraph, ops: list[Op], facts: AxisFacts, num_warps: int
+    graph: TileGraph, ops: list[Op], facts: AxisFacts, num_warps: int, room: Room
 ) -> list[str]:
     """Gives accesses that would touch memory badly a layout of their own."""
     notes: list[str] = []
     free = FreeTiles()
     for op in ops:
         if isinstance(op, Load | Store):
-            notes += _convert_block(graph, op, num_warps)
+            notes += _convert_block(graph, op, num_warps, room)
             continue
         access = access_of(op)
         if not isinstance(access, pointer.Load | pointer.Store):
@@ -376,6 +413,9 @@ def _convert_accesses(
         want = better_layout(access, have, facts, num_warps)
         if want is None:
             continue
+        if problem := room.problem(value, want):
+            notes.append(_stays(access, value, problem))
+            continue
         if isinstance(access, pointer.Store):
             _convert_operand(graph, access, value, want)
         else:
@@ -384,13 +424,15 @@ def _convert_accesses(
     return notes
 
 
-def _convert_block(graph: TileGraph, op: Load | Store, num_warps: int) -> list[str]:
+def _convert_block(graph: TileGraph, op: Load | Store, num_warps: int, room: Room) -> list[str]:
     """The same for the block of a tensor."""
     value = op.result if isinstance(op, Load) else op.value
     have = _layout(value)
     want = better_block_layout(op, have, num_warps) if have.kind == "blocked" else None
     if want is None:
         return []
+    if problem := room.problem(value, want):
+        return [_stays(op, value, problem)]
     if isinstance(op, Store):
         _convert_operand(graph, op, value, want)
     else:
@@ -470,6 +512,11 @@ def _convert_result(graph: TileGraph, op: Op, value: Value, made: Layout, want: 
 def _note(op: Op, value: Value, have: Layout, want: Layout) -> str:
     at = op.loc.short if op.loc else "?"
     return f"{at}: {value.name or 'tile'} converted from {have.kind} to {want.kind} layout"
+
+
+def _stays(op: Op, value: Value, problem: str) -> str:
+    at = op.loc.short if op.loc else "?"
+    return f"{at}: {value.name or 'tile'} is accessed as it lies, in more pieces: {problem}"
 
 
 def _layout(v: Value) -> Layout:

@@ -13,6 +13,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
@@ -23,12 +24,17 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
+from tiledsl.ws.layouts import UNLIMITED
+from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
+from tiledsl.ws.scratch import SMALL_BYTES
+from tiledsl.ws.scratch import padded_bytes
 from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
+from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 
 MOST_SLOTS = 6
@@ -49,19 +55,21 @@ def laid_out(
     target: Target,
     asked: int | None = None,
     grid: tuple[int, ...] = (),
+    room: Room | None = None,
 ) -> LaidOut:
     """The program as one role whose tiles have layouts and whose accesses have their addresses.
 
     asked: slots of rings that the user wants; fewer are taken where shared memory ends. grid: of
-    the launch; where it has no more programs than there are SMs, none of these is shared.
+    the launch; where it has no more programs than there are SMs, none of these is shared. room:
+    for exchanges that make accesses better; by default what the program leaves.
     """
     most = MOST_SLOTS if asked is None else asked
     if not graph.find(mma.Dot) or most < 2:
-        return _attempt(graph, plan, target, 0 if most >= 2 else most).laid_out(plan)
-    made = _attempt(graph, plan, target, most)
+        return _attempt(graph, plan, target, 0 if most >= 2 else most, room).laid_out(plan)
+    made = _attempt(graph, plan, target, most, room)
     if made.problem:
         note = f"no rings: {made.problem}"
-        return _attempt(graph, plan, target, 0).laid_out(plan, note)
+        return _attempt(graph, plan, target, 0, room).laid_out(plan, note)
     slot_bytes = made.slot_bytes
     if not slot_bytes:
         return made.laid_out(plan)
@@ -80,8 +88,37 @@ def laid_out(
         note = f"no rings: two slots of {slot_bytes} bytes do not fit, {rest} more are in use"
         depth = 0
     if depth != most:
-        made = _attempt(graph, plan, target, depth)
+        made = _attempt(graph, plan, target, depth, room)
     return made.laid_out(plan, note)
+
+
+def single_layout(
+    graph: TileGraph,
+    num_warps: int | None,
+    target: Target,
+    *,
+    clusters: bool = True,
+    asked: int | None = None,
+    grid: tuple[int, ...] = (),
+) -> LaidOut:
+    """Plan and layouts: with a cluster for large tiles, unless CTAs would have to exchange some.
+
+    Exchanges for the sake of longer vectors, and large ones, give way to the cluster.
+    """
+    plan = plan_single(graph, num_warps, target, clusters=clusters)
+    made = laid_out(graph, plan, target, asked, grid)
+    obstacle = obstacle_to_sharing(made[1]) if plan.num_ctas > 1 else None
+    if obstacle is None:
+        return made
+    made = laid_out(graph, plan, target, asked, grid, Room(target.smem_bytes, plan.num_ctas))
+    obstacle = obstacle_to_sharing(made[1])
+    if obstacle is None:
+        return made
+    plan = plan_single(graph, num_warps, target, clusters=False)
+    out, role, notes, plan = laid_out(graph, plan, target)
+    where = obstacle.loc.short if obstacle.loc else "?"
+    why = f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
+    return out, role, [*notes, why], plan
 
 
 def copies_suffice(
@@ -131,8 +168,27 @@ class _Attempt:
         return self.graph, self.role, notes, replace(plan, num_stages=depth)
 
 
-def _attempt(graph: TileGraph, plan: SinglePlan, target: Target, depth: int) -> _Attempt:
+def _attempt(
+    graph: TileGraph, plan: SinglePlan, target: Target, depth: int, room: Room | None = None
+) -> _Attempt:
     """The program with rings of a depth, none below 2."""
+    made = _lay_out(graph, plan, target, depth, room or UNLIMITED)
+    if room is not None or plan.num_ctas > 1:
+        return made
+    moves: list[tile.ConvertLayout] = made.graph.find(tile.ConvertLayout)
+    largest = max((padded_bytes(op) for op in moves), default=0)
+    if largest <= SMALL_BYTES:
+        return made
+    lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
+    rings = sum(ring.depth * ring.type_.bytes for ring in made.graph.find(Ring))
+    rest = lowering.most_bytes() - rings - largest
+    left = target.smem_bytes - rest
+    return made if largest <= left else _lay_out(graph, plan, target, depth, Room(max(left, 0)))
+
+
+def _lay_out(
+    graph: TileGraph, plan: SinglePlan, target: Target, depth: int, room: Room
+) -> _Attempt:
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes: list[str] = []
@@ -140,7 +196,7 @@ def _attempt(graph: TileGraph, plan: SinglePlan, target: Target, depth: int) -> 
         notes += load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
-    notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas)
+    notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
     problem = ""
     try:

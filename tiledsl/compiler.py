@@ -252,8 +252,7 @@ def modules(request: Request) -> Iterator[Kernel]:
 
 
 def fewer_registers(registers: int, made: Kernel) -> int:
-    """How many registers the next plan may take after one that was rejected: half of what spilled
-    is taken off, at most half of them all."""
+    """What the next plan may take after a rejected one: less by half of what spilled."""
     spilled = made.compiled.spill_bytes // 4 if made.compiled is not None else 0
     return min(registers * 15 // 16, registers - min(spilled // 2, registers // 2))
 

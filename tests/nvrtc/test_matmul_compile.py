@@ -271,3 +271,34 @@ def test_a_scaled_product_keeps_the_plan_of_the_bare_one() -> None:
     assert kernel.plan.ping_pong
     assert kernel.compiled.spill_bytes == 0
     assert kernel.compiled.notes == ()
+
+
+# fmt: off
+@tiledsl.jit
+def pairs(a: tl.Tensor, b: tl.Tensor, out: tl.Tensor, low: tl.Tensor, best: tl.Tensor,
+          BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
+    """Sums and differences of neighbours, a copy in int8, and the maximum of each row."""
+    i, j = tl.program_id(0), tl.program_id(1)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((i * BM, k), (BM, BK)), b.load((k, j * BN), (BK, BN)), acc)
+    x, y = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
+    r = tl.reshape(tl.join(x - y, x + y), (BM, BN))
+    out.store((i * BM, j * BN), r)
+    low.store((i * BM, j * BN), tl.clamp(r, -127.0, 127.0).to(tl.int8))
+    best.store((j, i * BM), tl.max(r, axis=1))
+# fmt: on
+
+
+def test_after_many_spills_comes_a_tile_with_fewer_registers() -> None:
+    """Large tiles spill here; a smaller one is specialised, and the report names those given up."""
+    n = 4096
+    a, b, out = (meta(n, n, BF16) for _ in range(3))
+    low = torch.empty(n, n, dtype=torch.int8, device="meta")
+    grid = lambda m: (tl.cdiv(n, m["BM"]), tl.cdiv(n, m["BN"]))  # noqa: E731
+    kernel = pairs.compile(a, b, out, low, meta(n, n, FP32), grid=grid)
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    given_up = [note for note in kernel.notes if "registers spill" in note]
+    assert given_up, "the largest tile is tried first"

@@ -14,6 +14,7 @@ from tiledsl.compiler import Kernel
 from tiledsl.compiler import compile_kernel
 from tiledsl.errors import LaunchError
 from tiledsl.inspection import ANY_GRID
+from tiledsl.inspection import remark_on
 from tiledsl.report import render_report
 from tiledsl.runtime import driver
 from tiledsl.runtime.cache import KERNELS
@@ -58,7 +59,7 @@ class EditedKernel:
 
     def report(self, *args: Any, grid: GridLike | None = None, **kwargs: Any) -> str:
         """What the compiler decided; registers and spills are those of the edited text."""
-        return render_report(self._compiled(args, kwargs, grid))
+        return render_report(self._compiled(args, kwargs, grid), remark_on(grid))
 
     def _compiled(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None

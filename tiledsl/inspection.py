@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -19,7 +18,6 @@ from tiledsl.call import Call
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
-from tiledsl.errors import ScheduleError
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.closure import Closure
@@ -103,6 +101,14 @@ def ignored_options(
     return notes
 
 
+def remark_on(grid: GridLike | None) -> str:
+    """What a report says first where it was asked for without a grid."""
+    if grid is not None:
+        return ""
+    programs = " x ".join(map(str, ANY_GRID[:2]))
+    return f"no grid was given (grid=...): a plan for {programs} programs, whatever their tile"
+
+
 def program_of_kernel(kernel: Kernel, call: Call) -> Program:
     """What a launch needs of a compiled kernel."""
     from tiledsl.ir.markers import Auto
@@ -120,18 +126,7 @@ def compile_program(request: Request, call: Call) -> Program:
     """Compiles a request. Raises TileError from any step."""
     from tiledsl.compiler import compile_kernel
 
-    try:
-        return program_of_kernel(compile_kernel(request), call)
-    except ScheduleError:
-        if list(call.overrides.given) != ["num_stages"] or _has_tensors(request):
-            raise
-    # Where kernels are written on pointers, num_stages is a hint for other compilers.
-    hinted = replace(request, overrides=replace(request.overrides, num_stages=None))
-    return program_of_kernel(compile_kernel(hinted), call)
-
-
-def _has_tensors(request: Request) -> bool:
-    return any(isinstance(s, TensorSpec) and not s.block_shape for s in request.specs.values())
+    return program_of_kernel(compile_kernel(request), call)
 
 
 class Inspected:
@@ -270,9 +265,7 @@ class Inspected:
 
         kernel = self.compile(*args, **kwargs)
         kernel.notes += ignored_options(kernel, kwargs, self.fn)
-        if kwargs.get("grid") is None:
-            kernel.notes.append("no grid was given (grid=...): this is the plan for one program")
-        return render_report(kernel)
+        return render_report(kernel, remark_on(kwargs.get("grid")))
 
     def with_cuda(self, path: str | Path) -> EditedKernel:
         """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`)."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from tiledsl.compiler import Kernel
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops.smem import Buffer
+from tiledsl.ir.ops.smem import Slot
+from tiledsl.ir.ops.smem import View
+from tiledsl.ir.ops.tma import Load
 from tiledsl.ws.plan import Plan
 
 
-def render_report(kernel: Kernel) -> str:
-    """What the compiler decided and expects, and what it declined, with reason and line."""
+def render_report(kernel: Kernel, remark: str = "") -> str:
+    """What the compiler decided and expects, and what it declined, with reason and line.
+
+    remark: what to know before all that.
+    """
     module, plan = kernel.module, kernel.plan
     lines = [
         f"kernel {module.name}",
+        *([f"remark: {remark}"] if remark else []),
         f"constexprs: {_pairs(kernel.constants)}",
         f"plan: {plan.describe()}",
     ]
@@ -19,11 +28,15 @@ def render_report(kernel: Kernel) -> str:
         lines += ["roles:", *_roles(plan)]
         if kernel.analysis is not None:
             lines += ["channels:", *_channels(kernel, plan)]
+        elif kernel.machine is not None:
+            lines += ["channels:", *_rings(kernel.machine)]
     if kernel.cost is not None:
         c = kernel.cost
         lines.append(
             f"expected: {c.us:.1f} us, bound by {c.bottleneck}, {c.waves} wave(s) of tiles"
         )
+    elif isinstance(plan, Plan):
+        lines.append("expected: clocks an iteration, with the schedule of each loop in the notes")
     lines += ["shared memory:", kernel.smem.table()]
     if kernel.compiled is not None:
         c = kernel.compiled
@@ -69,5 +82,26 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
         out.append(
             f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; "
             f"feeds the dot(s) of the loop at {at}"
+        )
+    return out
+
+
+def _rings(graph: TileGraph) -> list[str]:
+    """The rings that copies fill, with what they hold and the lines that load it."""
+    places: dict[Buffer, list[str]] = {}
+    for op in graph.find(Load):
+        source = op.smem.defining_op
+        while isinstance(source, View):
+            source = source.a.defining_op
+        buffer = source.buffer.defining_op if isinstance(source, Slot) else source
+        if isinstance(buffer, Buffer):
+            places.setdefault(buffer, []).append(op.loc.short if op.loc else "?")
+    out: list[str] = []
+    for buffer, lines in places.items():
+        name, held = buffer.result.name.removesuffix("_ring"), buffer.type_
+        shape = "x".join(map(str, held.shape))
+        at = ", ".join(dict.fromkeys(lines))
+        out.append(
+            f"  ({name} {shape}): {held.bytes} bytes a slot, depth {buffer.slots}; loaded at {at}"
         )
     return out

@@ -35,6 +35,7 @@ from tiledsl.fuzz.reference import unknown
 from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.interop import from_numpy
 from tiledsl.runtime.interop import numpy_view
+from tiledsl.simulator import view_array
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.simulate import simulate
 
@@ -276,26 +277,6 @@ class Storage:
 
     flat: np.ndarray
     offset: int
-
-
-def view_array(view: TensorView, buffer: Buffer, numbers: Mapping[str, int | float]) -> np.ndarray:
-    """The tensor that pointer accesses turned out to be, on the argument's buffer."""
-
-    def number(item: int | str) -> int:
-        return item if isinstance(item, int) else int(numbers[item])
-
-    strides = tuple(number(s) for s in view.strides)
-    room = buffer.flat.size - buffer.offset
-    shape = [1 if n is None else max(0, number(n)) for n in view.shape]
-    for dim, n in enumerate(view.shape):
-        if n is None:
-            rest = sum((m - 1) * s for m, s in zip(shape, strides, strict=True))
-            shape[dim] = max(1, (room - 1 - rest) // max(1, strides[dim]) + 1)
-    size = buffer.flat.itemsize
-    steps = tuple(s * size for s in strides)
-    return np.ndarray(
-        tuple(shape), buffer.flat.dtype, buffer.flat.view(np.uint8), buffer.offset * size, steps
-    )
 
 
 def run_case(case: Case, levels: Levels) -> Outcome:

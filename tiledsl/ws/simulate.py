@@ -20,6 +20,7 @@ from typing import cast
 
 import numpy as np
 
+from tiledsl.errors import LaunchError
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.interp import Interpreter
 from tiledsl.ir.interp import bind
@@ -64,7 +65,7 @@ EAGERNESS = 0.3
 def simulate(
     graph: TileGraph,
     args: Mapping[str, Any],
-    grid: tuple[int, int, int],
+    grid: tuple[int, ...],
     *,
     seed: int = 0,
     clusters: int = 2,
@@ -74,7 +75,7 @@ def simulate(
     Args:
         graph: of a specialised kernel.
         args: by name, an array per tensor, a number per scalar.
-        grid: the user's.
+        grid: the user's, one to three extents.
         seed: of the order in which threads, copies and wgmmas go on.
         clusters: of a persistent kernel, which share out the tiles.
 
@@ -88,12 +89,16 @@ def simulate(
 def simulations(
     graph: TileGraph,
     args: Mapping[str, Any],
-    grid: tuple[int, int, int],
+    grid: tuple[int, ...],
     *,
     seed: int = 0,
     clusters: int = 2,
 ) -> Iterator[Simulation]:
     """The runs of `simulate`, one cluster after the other; each has to end before the next."""
+    if not 1 <= len(grid) <= 3:
+        raise LaunchError(f"grid must be one to three ints, got {grid}")
+    x, y, z = (*grid, 1, 1)[:3]
+    whole = (x, y, z)
     check_objects(graph)
     memory_ = GlobalMemory()
     values = bind(graph, args, memory_)
@@ -107,13 +112,13 @@ def simulations(
     drawn = 0
     if persistent:
         for first in range(clusters):
-            point = LaunchPoint(0, grid, clusters, first, drawn)
+            point = LaunchPoint(0, whole, clusters, first, drawn)
             run = Simulation(code, point, size, values, memory_, (0, 0, 0), seed + first)
             yield run
             drawn = run.drawn
         return
-    for number, (z, y, x) in enumerate(product(*map(range, reversed(grid)))):
-        point = LaunchPoint(0, grid)
+    for number, (z, y, x) in enumerate(product(*map(range, reversed(whole)))):
+        point = LaunchPoint(0, whole)
         yield Simulation(code, point, size, values, memory_, (x, y, z), seed + number)
 
 

@@ -1,6 +1,7 @@
 """A simulation that stops and answers: breakpoints, and what slots and barriers hold.
 
-    run = Stepping(kernel.machine, arguments, grid, seed=3)
+    kernel = attention.compile(q, k, v, o, scale, grid=grid)
+    run = tiledsl.simulator.step(kernel, {"q": q, "k": k, "v": v, "o": o, "scale": scale}, grid)
     run.until(role="consumer", line=31)
     print(run.slot("k", 2))
 
@@ -95,7 +96,7 @@ class Stepping:
         self,
         graph: TileGraph,
         args: Mapping[str, Any],
-        grid: tuple[int, int, int],
+        grid: tuple[int, ...],
         *,
         seed: int = 0,
         clusters: int = 2,

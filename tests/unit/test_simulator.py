@@ -1,0 +1,90 @@
+"""Simulations that take what a launch takes: tensors of torch, numbers, grids of every form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from examples.grouped_list import grouped_list
+from tests.gpu.matmul_kernels import matmul
+from tests.pointer_kernels import matmul as pointer_matmul
+from tiledsl.errors import LaunchError
+from tiledsl.simulator import simulate
+from tiledsl.simulator import step
+
+BF16 = torch.bfloat16
+TILE = {"BM": 64, "BN": 64, "BK": 64}
+
+
+def tensors(m: int, n: int, k: int, dtype: torch.dtype = BF16) -> dict[str, torch.Tensor]:
+    """A product of small integers, exact in every order of sums; the result is NaN."""
+    generator = torch.Generator().manual_seed(m)
+    a, b = (torch.randint(-4, 5, s, generator=generator) for s in ((m, k), (k, n)))
+    return {"a": a.to(dtype), "b": b.to(dtype), "c": torch.full((m, n), torch.nan, dtype=dtype)}
+
+
+def is_right(given: dict[str, torch.Tensor]) -> bool:
+    want = (given["a"].float() @ given["b"].float()).to(given["c"].dtype)
+    return torch.equal(given["c"], want)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return matmul.compile(**tensors(128, 64, 128), grid=(2, 1), **TILE)
+
+
+def test_a_grid_has_every_form_of_a_launch(kernel) -> None:
+    for grid in ((2, 1), (2,), 2, (2, 1, 1), lambda meta: (128 // meta["BM"], 1)):
+        given = tensors(128, 64, 128)
+        simulate(kernel, given, grid, seed=3)
+        assert is_right(given), grid
+    with pytest.raises(LaunchError, match="grid must be one to three ints"):
+        simulate(kernel, tensors(128, 64, 128), (2, 1, 1, 1))
+
+
+def test_a_run_stops_and_its_slots_hold_what_the_tensors_hold(kernel) -> None:
+    given = tensors(128, 64, 128)
+    run = step(kernel, given, (2, 1), seed=1)
+    stop = run.until(role="consumer", op="mma.wait")
+    assert stop is not None
+    np.testing.assert_array_equal(run.slot("a", 0).data.astype("f4"), given["a"][:64, :64].float())
+    assert run.until(op="no such op") is None
+    assert is_right(given)
+
+
+def test_arguments_that_do_not_fit_are_named(kernel) -> None:
+    given = tensors(128, 64, 128)
+    with pytest.raises(LaunchError, match="arguments missing: c"):
+        simulate(kernel, {"a": given["a"], "b": given["b"]}, (2, 1))
+    with pytest.raises(LaunchError, match="b: expected bfloat16, got float32"):
+        simulate(kernel, {**given, "b": given["b"].float()}, (2, 1))
+    with pytest.raises(LaunchError, match=r"result of kernel.compile\(...\), got JitFunction"):
+        simulate(matmul, given, (2, 1))  # type: ignore[arg-type]
+    single = matmul.compile(**given, grid=(2, 1), warp_specialize=False, **TILE)
+    with pytest.raises(LaunchError, match="has a single role"):
+        simulate(single, given, (2, 1))
+
+
+def test_pointers_and_the_tensors_that_they_are() -> None:
+    given = tensors(70, 64, 96, torch.float16)
+    a, b, c = given.values()
+    sizes = {"M": 70, "N": 64, "K": 96}
+    strides = dict(zip(("stride_am", "stride_ak"), a.stride(), strict=True))
+    strides |= dict(zip(("stride_bk", "stride_bn"), b.stride(), strict=True))
+    strides |= dict(zip(("stride_cm", "stride_cn"), c.stride(), strict=True))
+    args = {"a_ptr": a, "b_ptr": b, "c_ptr": c, **sizes, **strides}
+    blocks = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
+    made = pointer_matmul.compile(**args, **blocks, grid=(2,))
+    assert made.machine is not None
+    assert made.machine.facts["views"]
+    simulate(made, args, (2,))
+    assert is_right(given)
+
+
+def test_lists_of_tensors() -> None:
+    problems = [tensors(m, 64, 64) for m in (64, 100)]
+    args = {name: [p[name] for p in problems] for name in "abc"}
+    made = grouped_list.compile(**args, grid=(3,), **TILE)
+    simulate(made, args, (3,))
+    assert all(map(is_right, problems))

@@ -1,0 +1,145 @@
+"""Simulations of a compiled kernel on the arguments of a launch: tensors of torch, numbers, a grid.
+
+    kernel = matmul.compile(a, b, c, grid=grid)
+    simulate(kernel, {"a": a, "b": b, "c": c}, grid, seed=3)
+
+What a simulation shows is said in `tiledsl.ws.simulate`, what it can be asked in
+`tiledsl.ws.stepping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+
+from tiledsl.call import GridLike
+from tiledsl.call import normalize_grid
+from tiledsl.compiler import Kernel
+from tiledsl.errors import LaunchError
+from tiledsl.frontend.signature import item_name
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Value
+from tiledsl.ir.specs import TensorView
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
+from tiledsl.runtime.interop import StorageView
+from tiledsl.runtime.interop import numpy_view
+from tiledsl.runtime.interop import storage_view
+from tiledsl.ws import simulate as machine
+from tiledsl.ws.stepping import Stepping
+
+
+def simulate(
+    kernel: Kernel, args: Mapping[str, Any], grid: GridLike, *, seed: int = 0, clusters: int = 2
+) -> None:
+    """Runs a specialised kernel's program; stores write into the tensors given.
+
+    Args:
+        kernel: the result of `compile(...)`.
+        args: by name; tensors on the CPU (or arrays), numbers. Constants need not be given.
+        grid: as at a launch.
+        seed: of the order in which threads, copies and wgmmas go on.
+        clusters: of a persistent kernel, which share out the tiles.
+
+    Raises:
+        LaunchError: the kernel has a single role, or an argument does not fit.
+        Fault: an obligation of the checker is violated in this run.
+    """
+    graph = _machine_of(kernel)
+    extents = normalize_grid(grid, kernel.constants, args)
+    machine.simulate(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
+
+
+def step(
+    kernel: Kernel, args: Mapping[str, Any], grid: GridLike, *, seed: int = 0, clusters: int = 2
+) -> Stepping:
+    """A simulation that stops and answers; arguments and errors as for `simulate`."""
+    graph = _machine_of(kernel)
+    extents = normalize_grid(grid, kernel.constants, args)
+    return Stepping(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
+
+
+def _machine_of(kernel: object) -> TileGraph:
+    if not isinstance(kernel, Kernel):
+        got = type(kernel).__name__
+        raise LaunchError(f"kernel: expected the result of kernel.compile(...), got {got}")
+    if kernel.machine is None:
+        raise LaunchError(
+            f"{kernel.module.name} has a single role: only specialised kernels are simulated",
+            hint="kernel.report(...) says why; on CPU tensors the interpreter runs it",
+        )
+    return kernel.machine
+
+
+def bound_arguments(graph: TileGraph, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays and numbers by the names of the graph's arguments.
+
+    Lists of tensors are taken apart; pointers become the memory behind them, and tensors that
+    pointer accesses turned out to be are made of it.
+    """
+    given = dict(args)
+    for name, value in args.items():
+        if isinstance(value, list | tuple):
+            items: list[Any] = list(value)  # type: ignore[arg-type]
+            given |= {item_name(name, i): item for i, item in enumerate(items)}
+    views: tuple[TensorView, ...] = graph.facts.get("views", ())
+    for view in views:
+        if view.name not in given and view.pointer in given:
+            given[view.name] = view_array(view, _memory(view.pointer, given), given)
+    return {a.name: _argument(a, given) for a in graph.args if a.name in given}
+
+
+def _argument(value: Value, args: Mapping[str, Any]) -> object:
+    given = args[value.name]
+    match value.type:
+        case TensorType() if _is_tensor(given):
+            return numpy_view(given, value.name)
+        case ScalarType(dtype=dtype) if dtype.element is not None and _is_tensor(given):
+            return storage_view(given, value.name)
+        case _:
+            return given
+
+
+def _is_tensor(given: object) -> bool:
+    """Whether it is a tensor of torch (arrays of numpy are taken as they are)."""
+    return hasattr(given, "untyped_storage")
+
+
+class Memory(Protocol):
+    """Memory as a flat array, and the element of it that a pointer points to."""
+
+    @property
+    def flat(self) -> np.ndarray: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+def _memory(name: str, args: Mapping[str, Any]) -> Memory:
+    given = args[name]
+    if isinstance(given, np.ndarray):
+        return StorageView(np.ravel(args[name]), 0)
+    return storage_view(given, name) if _is_tensor(given) else given
+
+
+def view_array(view: TensorView, memory: Memory, numbers: Mapping[str, Any]) -> np.ndarray:
+    """The tensor that pointer accesses turned out to be, on the argument's memory."""
+
+    def number(item: int | str) -> int:
+        return item if isinstance(item, int) else int(numbers[item])
+
+    strides = tuple(number(s) for s in view.strides)
+    room = memory.flat.size - memory.offset
+    shape = [1 if n is None else max(0, number(n)) for n in view.shape]
+    for dim, n in enumerate(view.shape):
+        if n is None:
+            rest = sum((m - 1) * s for m, s in zip(shape, strides, strict=True))
+            shape[dim] = max(1, (room - 1 - rest) // max(1, strides[dim]) + 1)
+    size = memory.flat.itemsize
+    steps = tuple(s * size for s in strides)
+    return np.ndarray(
+        tuple(shape), memory.flat.dtype, memory.flat.view(np.uint8), memory.offset * size, steps
+    )

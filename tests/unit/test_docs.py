@@ -14,6 +14,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from examples.attention import attention_kernel
+from examples.attention import tiles
+from tiledsl.compiler import modules
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -93,6 +98,21 @@ def test_the_walk_through_is_the_code() -> None:
     assert len(blocks) >= 8
     for path, block in blocks:
         assert block.strip() in (ROOT / path).read_text(encoding="utf-8"), path
+
+
+def test_the_schedule_shown_is_the_one_that_is_made() -> None:
+    """The sample of scheduling.md is the text that the compiler writes of full attention."""
+    page = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    shown = page[page.index("```text\nschedule of the loop at") + len("```text\n") :]
+    q = torch.empty(4, 16, 4096, 128, device="meta", dtype=torch.bfloat16)
+    lse = torch.empty(4, 16, 4096, device="meta")
+    args = (q, q, q, torch.empty_like(q), lse, q, 0, 128**-0.5, False, 0, None, 1)
+    options = {**tiles(4096, 128, 128), "fast_math": True}
+    _, request = attention_kernel.request_for(args, options, (32, 16, 4))
+    notes = next(modules(request)).notes
+    first = next(i for i, n in enumerate(notes) if n.startswith("schedule of the loop at"))
+    lines = shown[: shown.index("\n```")].splitlines()
+    assert lines == [n.rstrip() for n in notes[first : first + len(lines)]]
 
 
 def test_blocks_keep_their_lines() -> None:

@@ -36,6 +36,15 @@ def test_no_spills(case: Case) -> None:
     assert kernel.module.smem_bytes == kernel.smem.end_bytes
 
 
+def test_rows_that_fill_the_registers_are_read_a_few_vectors_at_a_time() -> None:
+    """128 elements a thread of rows at any address, two registers for each on its way."""
+    x = torch.empty(128, 32, device="meta")
+    kernel = tile_kernels.softmax_rows.compile(x, x, M=128, N=32, grid=(1,), num_warps=1)
+    assert "load_shifted" in kernel.module.source
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+
+
 @pytest.mark.parametrize("group", library_kernels.groups(40), ids=str)
 def test_library_functions(group: library_kernels.Group) -> None:
     kernel = library_kernels.KERNELS[len(group.kinds)]

@@ -84,6 +84,9 @@ from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.prefetch import settle_prefetch
+from tiledsl.ws.refusals import BY_OPTIONS
+from tiledsl.ws.refusals import fewer_slots
+from tiledsl.ws.refusals import not_specialised
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
@@ -221,7 +224,7 @@ def modules(request: Request) -> Iterator[Kernel]:
         try:
             made = specialize(request, choice)
         except (ScheduleError, ResourceError, CodegenError) as error:
-            failures.append(f"plan given up: {error.message}")
+            note_failure(failures, error)
             continue
         made.python_seconds = time.perf_counter() - start
         made.notes = failures + made.notes
@@ -242,7 +245,7 @@ def modules(request: Request) -> Iterator[Kernel]:
                     failures.append(made.rejected)
                 start = time.perf_counter()
         except (ScheduleError, ResourceError, CodegenError) as error:
-            failures.append(f"plan given up: {error.message}")
+            note_failure(failures, error)
     check_honoured(request, ranking.declined, failures)
     for made in single_kernels(request, ranking):
         made.python_seconds = time.perf_counter() - start
@@ -259,16 +262,16 @@ def fewer_registers(registers: int, made: Kernel) -> int:
 
 def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:
     """Refuses the single-role kernel where the user asked for something only roles can give."""
-    if not request.overrides.structural or request.overrides.warp_specialize is False:
-        return
-    asked = ", ".join(f"{k}={v}" for k, v in request.overrides.given.items())
-    reasons = "; ".join([*map(str, declined), *failures]) or "no plan fits"
-    loc = declined[0].loc if declined else None
-    raise ScheduleError(
-        f"launch options {asked}: {reasons}",
-        loc,
-        "leave the option out to run the kernel in a single role",
-    )
+    if request.overrides.structural:
+        raise not_specialised(request.overrides, declined, failures)
+
+
+def note_failure(failures: list[str], error: TileError) -> None:
+    """Notes why a plan was given up, once for all plans with the same fault."""
+    at = f" ({error.loc.short})" if error.loc else ""
+    line = f"plan given up: {error.message}{at}"
+    if line not in failures:
+        failures.append(line)
 
 
 def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
@@ -306,7 +309,11 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         return
     made = plan_flow(graph, flow, request.overrides, request.launch, request.target)
     if isinstance(made, str):
-        declined[:] = [Declined("warp_specialize", made, flow.loops[0].loop.loc)]
+        free = not asked.structural or plan_flow(
+            graph, flow, Overrides(), request.launch, request.target
+        )
+        what = BY_OPTIONS if isinstance(free, FlowPlan) else "warp_specialize"
+        declined[:] = [Declined(what, made, flow.loops[0].loop.loc)]
         return
     declined.clear()
     made = replace(made, notes=(*why, *made.notes))
@@ -317,7 +324,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
             registers=made.registers - 1,
         )  # fmt: skip
         if isinstance(made, str):  # an option that only the schedule with more registers could take
-            declined[:] = [Declined("warp_specialize", made, flow.loops[0].loop.loc)]
+            declined[:] = [Declined(BY_OPTIONS, made, flow.loops[0].loop.loc)]
             return
         yield specialize_flow(request, graph, flow, made)
 
@@ -330,6 +337,9 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     stores, notes = stored_geometry(analysis.stores, plan)
     if plan.deferred and not stores:
         raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
+    asked = request.overrides.num_stages
+    if asked is not None and asked > plan.num_stages:
+        notes.append(fewer_slots(asked, plan.num_stages))
     if request.overrides.raster_group is not None and not plan.persistent:
         notes.append("raster_group is ignored: each program is a CTA, or a cluster, of its own")
     out, builder, mapping = role_graph(graph)

@@ -38,7 +38,7 @@ WITHOUT_ROLES = {
     "persistent": "which runs one CTA per program",
     "raster_group": "which keeps the order of the grid",
 }
-"""Options that a kernel with a single role takes without effect, and why."""
+"""Hints that a kernel with a single role does not follow, and why."""
 
 
 def request_of(
@@ -82,10 +82,14 @@ def request_of(
 def ignored_options(
     kernel: Kernel, given: Mapping[str, Any], fn: Callable[..., object]
 ) -> list[str]:
-    """Notes on launch options that had no effect, with the reason."""
+    """Notes on hints that were not followed, with the reason.
+
+    Options that only roles can give are no hints: the compiler refuses them.
+    """
     from tiledsl.ws.single_role import SinglePlan
 
-    names = fn.__code__.co_varnames if isinstance(fn, FunctionType) else ()
+    code = fn.__code__ if isinstance(fn, FunctionType) else None
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
     options = {k: v for k, v in given.items() if k not in names}
     notes = [
         f"{name}={value!r} is ignored: an option of other compilers, decided here by the compiler"
@@ -98,6 +102,12 @@ def ignored_options(
             for name, reason in WITHOUT_ROLES.items()
             if options.get(name) and not (name == "num_stages" and kernel.plan.num_stages)
         ]
+    asked, warps = options.get("num_warps"), kernel.module.num_threads // 32
+    if asked and asked != warps:
+        why = "dots take whole warpgroups, as many as hold their tiles"
+        if not isinstance(kernel.plan, SinglePlan):
+            why = "those of its roles"
+        notes.append(f"num_warps={asked!r} is not followed: the kernel has {warps} warps, {why}")
     return notes
 
 

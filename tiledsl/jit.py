@@ -51,6 +51,7 @@ from tiledsl.runtime.interop import adopted
 from tiledsl.runtime.interop import check_outputs
 from tiledsl.runtime.lists import alike
 from tiledsl.runtime.lists import expanded
+from tiledsl.runtime.lists import refuse_lists
 from tiledsl.runtime.programs import PROGRAMS
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.programs import program_key
@@ -253,9 +254,13 @@ class JitFunction(Inspected):
         return call
 
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
-        sig, device = signature(
-            call.runtime, pointers=self._pointers, plain=self._plain, factors=self._factors
-        )
+        try:
+            sig, device = signature(
+                call.runtime, pointers=self._pointers, plain=self._plain, factors=self._factors
+            )
+        except LaunchError:
+            refuse_lists(call.runtime, self._pointers)
+            raise
         for name in sorted(self._lists):
             sig = alike(sig, name, call.runtime)
         for name, spec in zip(sig.names, sig.specs, strict=True):

@@ -23,7 +23,8 @@ def render_report(kernel: Kernel, remark: str = "") -> str:
         f"constexprs: {_pairs(kernel.constants)}",
         f"plan: {plan.describe()}",
     ]
-    lines.append(f"threads: {module.num_threads} ({module.num_threads // 128} warpgroups)")
+    units = (128, "warpgroups") if isinstance(plan, Plan) else (32, "warps")
+    lines.append(f"threads: {module.num_threads} ({module.num_threads // units[0]} {units[1]})")
     if isinstance(plan, Plan):
         lines += ["roles:", *_roles(plan)]
         if kernel.analysis is not None:

@@ -252,7 +252,6 @@ def test_one_override(options):
 
 
 REFUSED = [
-    {"num_stages": 5, "BM": 128, "BN": 256},
     {"num_stages": 2, "mma_depth": 3},
     {"num_consumers": 4},
     {"ping_pong": True, "persistent": False},

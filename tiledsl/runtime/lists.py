@@ -53,6 +53,22 @@ def expanded(call: CallT, lists: Collection[str]) -> CallT:
     return replace(call, runtime=runtime)  # type: ignore[type-var]
 
 
+def refuse_lists(args: Mapping[str, Any], pointers: Collection[str]) -> None:
+    """Refuses a list that was given for a tensor; the lists of a call are `expanded` before.
+
+    pointers: names of the parameters without annotation.
+
+    Raises LaunchError.
+    """
+    for name, value in args.items():
+        got = type(value).__name__
+        if isinstance(value, list | tuple) and name not in pointers:
+            raise LaunchError(
+                f"argument {name}: expected a tensor (a list needs tl.TensorList), got {got}",
+                hint=f"a kernel of several tensors declares `{name}: tl.TensorList`",
+            )
+
+
 def _items(name: str, value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         got = type(value).__name__

@@ -45,7 +45,7 @@ class RingLoad:
     """A load that comes through a ring.
 
     memory: a slot. width_bytes: of a copy. is_zeroed: part of a slot is never copied and has to be
-    zero. is_direct: the tensor core reads the slot.
+    zero. is_direct: the tensor core reads the slot. name: of the tile, or else of what is loaded.
     """
 
     load: pointer.Load
@@ -53,6 +53,7 @@ class RingLoad:
     width_bytes: int
     is_zeroed: bool = False
     is_direct: bool = False
+    name: str = ""
 
 
 def dot_uses(graph: TileGraph, load: pointer.Load) -> list[tuple[mma.Dot, int, tuple[int, ...]]]:
@@ -113,7 +114,7 @@ class CopyLoop:
             at = c.load.loc.short if c.load.loc else "?"
             reader = "read by the tensor core" if c.is_direct else "read into registers"
             out.append(
-                f"{at}: {c.load.result.name or 'a tile'} through cp.async, {c.width_bytes} bytes "
+                f"{at}: {c.name or 'a tile'} through cp.async, {c.width_bytes} bytes "
                 f"at once, {self.depth} slots of {c.memory.bytes} bytes, {reader}"
             )
         at = self.loop.loc.short if self.loop.loc else "?"
@@ -145,7 +146,7 @@ class _Rewrite:
         self.rings = [
             top.value(
                 Ring(c.memory, plan.depth, is_zeroed=c.is_zeroed, loc=c.load.loc),
-                f"{c.load.result.name or 'tile'}_ring",
+                f"{c.name or 'tile'}_ring",
             )
             for c in plan.loads
         ]

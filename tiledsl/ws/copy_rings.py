@@ -9,6 +9,7 @@ carried by it, or be loaded itself, but must not depend on what the loop compute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeGuard
 
 from tiledsl.dtypes import float32
@@ -121,11 +122,12 @@ def _decide(
     for load in loads:
         if load.id in indexes:
             continue
+        name = load.result.name or _source(graph, load)
         made = _candidate(graph, loop, load, facts, limits)
         if isinstance(made, RingLoad):
-            found.append(made)
+            found.append(replace(made, name=name))
         else:
-            name = load.result.name or "a tile"
+            name = name or "a tile"
             notes.append(f"{_place(load)}: {name} {NOT_COPIED}: {made}")
     if not found:
         return None, notes
@@ -165,6 +167,13 @@ def _written(graph: TileGraph, op: Op) -> str | None:
     if isinstance(op, memory.Store):
         return _argument(graph, op.tensor)
     return _origin(graph, op.pointer) if isinstance(op, pointer.Store) else ""
+
+
+def _source(graph: TileGraph, load: TileLoad) -> str:
+    """The argument that a load reads, empty where that is not known."""
+    if isinstance(load, memory.Load):
+        return _argument(graph, load.tensor)
+    return _origin(graph, load.pointer) or ""
 
 
 def _origin(graph: TileGraph, at: Value) -> str | None:

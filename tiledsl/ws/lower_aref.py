@@ -60,6 +60,7 @@ from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import lies_as_planned
+from tiledsl.ws.stores import unstaged
 from tiledsl.ws.turns import STORE_BARRIER
 from tiledsl.ws.turns import operand_barrier
 
@@ -542,7 +543,7 @@ class Lowering:
         type_ = op.value.type
         assert isinstance(type_, TileType)
         if type_.layout is not None and not lies_as_planned(type_.layout, g):
-            raise ScheduleError("warpgroups do not hold the stored tile in parts to stage", op.loc)
+            raise unstaged(self.graph, op, type_.layout)
         own = plan.warpgroups_per_tile > 1
         made = ChunkedValue(self.graph, op, g, self.written, tiles, own=own, in_place=plan.in_place)
         for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):

@@ -23,18 +23,16 @@ class Overrides:
     prefetch: int | None = None
 
     @property
+    def structure(self) -> dict[str, object]:
+        """Those set that only a specialised kernel can honour; all others are hints."""
+        hints = ("num_stages", "persistent", "raster_group")
+        none = {"cluster": 1, "split_k": 1}
+        return {k: v for k, v in self.given.items() if k not in hints and v and v != none.get(k)}
+
+    @property
     def structural(self) -> bool:
         """Whether any is set that only a specialised kernel can honour."""
-        return bool(
-            self.ping_pong
-            or self.warp_specialize
-            or self.swap_operands
-            or self.num_consumers
-            or self.mma_depth
-            or self.prefetch
-            or (self.cluster or 1) > 1
-            or (self.split_k or 1) > 1
-        )
+        return bool(self.structure)
 
     @property
     def given(self) -> dict[str, object]:

@@ -20,7 +20,9 @@ from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.plan import revised
+from tiledsl.ws.refusals import illegal
 from tiledsl.ws.refusals import no_stream
+from tiledsl.ws.refusals import no_tile
 from tiledsl.ws.refusals import refusal
 from tiledsl.ws.stores import is_turned
 from tiledsl.ws.stores import split_of
@@ -98,7 +100,6 @@ class Planner:
         """Whether a plan honours the overrides."""
         o = self.overrides
         pairs = (
-            (o.num_stages, plan.num_stages),
             (o.mma_depth, plan.mma_depth),
             (o.num_consumers, plan.num_consumers),
             (o.ping_pong, plan.ping_pong or plan.turns),
@@ -278,9 +279,7 @@ class Planner:
                 plan = revised(plan, store_buffers=buffers)
                 break
         if self.overrides.num_stages is not None:
-            if depth < self.overrides.num_stages:
-                return None
-            depth = self.overrides.num_stages
+            depth = min(depth, self.overrides.num_stages)
         if depth < max(1, plan.mma_depth):
             return None
         group = self.overrides.raster_group or self.raster_group(plan, tile)
@@ -365,19 +364,52 @@ class Planner:
         tiles: list[tuple[int, int, int]],
         problem_of: Callable[[tuple[int, int, int]], Problem],
     ) -> list[Ranked]:
-        """Plans over all tiles, cheapest first. Raises ScheduleError when overrides leave none."""
+        """Plans over all tiles, cheapest first; none of a kernel that has none of any options.
+
+        Raises ScheduleError when what the overrides ask of the structure leaves none.
+        """
+        found = self.ranked(tiles, problem_of)
+        if not found and self.overrides.given:
+            self.explain(tiles, problem_of)
+        return found
+
+    def explain(
+        self,
+        tiles: list[tuple[int, int, int]],
+        problem_of: Callable[[tuple[int, int, int]], Problem],
+    ) -> None:
+        """Raises the error that says why the overrides leave no plan.
+
+        Hints do not change what a kernel is: where nothing else is asked for, there is no error.
+        """
+        o = self.overrides
+        fault = illegal(o)
+        if fault is not None:
+            raise fault
+
+        def has_plans(overrides: Overrides) -> bool:
+            return bool(Planner(self.shape, overrides, self.target).ranked(tiles, problem_of))
+
+        if not has_plans(Overrides()):
+            if o.structural:
+                raise no_tile(self.shape, o, tiles)
+            return
+        if o.prefetch and has_plans(replace(o, prefetch=None)):
+            raise no_stream(o)
+        raise refusal(self.shape, o, tiles, has_plans)
+
+    def ranked(
+        self,
+        tiles: list[tuple[int, int, int]],
+        problem_of: Callable[[tuple[int, int, int]], Problem],
+    ) -> list[Ranked]:
+        """Plans over all tiles that honour the overrides, cheapest first."""
         found: list[Ranked] = []
         for tile in tiles:
             problem = problem_of(tile)
             for cost, plan in self.plans(tile, problem):
                 found.append(Ranked(cost, plan, tile, self.registers_of(plan, tile)))
         found.sort(key=lambda r: (r.cost.clocks, -r.tile[0] * r.tile[1], r.plan.num_consumers))
-        if not found and self.overrides.prefetch:
-            without = replace(self.overrides, prefetch=None)
-            if Planner(self.shape, without, self.target).best(tiles, problem_of):
-                raise no_stream(self.overrides)
-        if not found and self.overrides.given:
-            raise refusal(self.shape, self.overrides, self.target, tiles)
         return found
 
     def registers_of(self, plan: Plan, tile: tuple[int, int, int]) -> int:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tiledsl.errors import ScheduleError
-from tiledsl.target import Target
 from tiledsl.ws.overrides import Overrides
+from tiledsl.ws.plan import Plan
 
 if TYPE_CHECKING:
+    from tiledsl.ws.analysis import Declined
     from tiledsl.ws.kernel_shape import KernelShape
+
+Tile = tuple[int, int, int]
+
+BY_OPTIONS = "launch options"
+"""What is declined (`Declined.what`) where the kernel has a plan without its launch options."""
+MOST_COLUMNS = 256
+"""Columns of a tile that one warpgroup takes."""
+ATOM_ROWS, ATOM_COLUMNS = 64, 8
+"""Rows of an instruction, and what its columns are a multiple of."""
 
 
 def no_stream(overrides: Overrides) -> ScheduleError:
@@ -21,52 +35,147 @@ def no_stream(overrides: Overrides) -> ScheduleError:
     )
 
 
-def refusal(  # noqa: C901 - a case per reason
-    shape: KernelShape, o: Overrides, target: Target, tiles: list[tuple[int, int, int]]
+def fewer_slots(asked: int, depth: int) -> str:
+    """The note on a ring that is less deep than was asked for."""
+    return f"num_stages={asked}: {depth} slots fit and are used"
+
+
+def not_specialised(
+    overrides: Overrides, declined: Sequence[Declined], failures: Sequence[str]
 ) -> ScheduleError:
-    """Why the overrides leave no plan."""
-    asked = ", ".join(f"{k}={v}" for k, v in o.given.items())
+    """The error for options that only roles can give, of a kernel that has none."""
+    asked = overrides.structure
+    options = "the option" if len(asked) == 1 else "the options"
+    if overrides.warp_specialize is False:
+        return ScheduleError(
+            f"launch options {_pairs(asked)}: only a specialised kernel has what they set, and "
+            "warp_specialize=False asks for a single role",
+            hint=f"leave out either {', '.join(asked)} or warp_specialize=False",
+        )
+    reasons = [  # The place of the first one is that of the error.
+        f"{d.reason} ({d.loc.short})" if d.loc and i else d.reason for i, d in enumerate(declined)
+    ]
+    by_options = any(d.what == BY_OPTIONS for d in declined)
+    why = "; ".join(dict.fromkeys([*reasons, *failures])) or "no plan fits"
+    return ScheduleError(
+        f"launch options {_pairs(asked)}: {why}",
+        declined[0].loc if declined else None,
+        f"leave {options} out" + ("" if by_options else " to run the kernel in a single role"),
+    )
+
+
+def illegal(o: Overrides) -> ScheduleError | None:
+    """The error for values that no kernel takes, or None."""
+    for why, hint in _of_values(o):
+        return ScheduleError(f"launch options {_pairs(o.given)}: {why}", hint=hint)
+    return None
+
+
+def refusal(
+    shape: KernelShape, o: Overrides, tiles: list[Tile], has_plans: Callable[[Overrides], bool]
+) -> ScheduleError:
+    """Why the overrides leave no plan of a kernel that has plans without them.
+
+    has_plans: whether the kernel has plans with other overrides.
+    """
+    for why, hint in _of_kernel(shape, o, tiles):
+        return ScheduleError(f"launch options {_pairs(o.given)}: {why}", hint=hint)
+    culprits = [name for name in o.given if has_plans(replace(o, **{name: None}))]
     why = "no legal plan has these values together"
-    tile = "x".join(map(str, tiles[0])) if tiles else "?"
+    if culprits and len(o.given) > 1:
+        why += f"; without {' or '.join(culprits)} there is one"
+    names = " or ".join(culprits) if len(o.given) > 1 and culprits else "the option"
+    return ScheduleError(
+        f"launch options {_pairs(o.given)}: {why}", hint=f"leave {names} out, or use another tile"
+    )
+
+
+def no_tile(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> ScheduleError:
+    """Why no plan of any options has one of these tiles."""
+    why, hint = _of_tile(shape, tiles[0]) if tiles else ("there is no tile", "use another tile")
+    return ScheduleError(
+        f"launch options {_pairs(o.structure)}: a specialised kernel cannot have this tile: {why}",
+        hint=f"{hint}, or leave the options out to run the kernel in a single role",
+    )
+
+
+def _pairs(options: dict[str, object]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in options.items())
+
+
+def _of_values(o: Overrides) -> Iterator[tuple[str, str]]:
+    """(reason, hint) of values that no kernel takes."""
     if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
         why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
-    elif shape.partial is not None and (o.mma_depth or 1) > 1:
-        why = "the loop's products are added up outside of the tensor core, one group in flight"
-    elif o.num_consumers is not None and not 1 <= o.num_consumers <= 3:
-        why = f"num_consumers must be 1, 2 or 3, got {o.num_consumers}"
-    elif o.ping_pong and o.persistent is False:
+        most = "1" if o.num_stages == 1 else f"1 to {o.num_stages}"
+        yield why, f"give an mma_depth of {most}, or a num_stages of {o.mma_depth} and more"
+    legal = {"num_consumers": (1, 2, 3), "split_k": (1, 2, 4), "cluster": (1, 2, 4)}
+    for name, values in legal.items():
+        got = getattr(o, name)
+        if got is not None and got not in values:
+            listed = f"{values[0]}, {values[1]} or {values[2]}"
+            yield f"{name} must be {listed}, got {got}", f"give {listed}, or leave the option out"
+    if o.ping_pong and o.persistent is False:
         why = "ping_pong needs persistent=True: each warpgroup walks over tiles of its own"
-    elif not shape.top_level and (o.ping_pong or (o.split_k or 1) > 1 or (o.cluster or 1) > 1):
+        yield why, "leave one of the two options out"
+
+
+def _of_kernel(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> Iterator[tuple[str, str]]:
+    """(reason, hint) of options that this kernel does not take."""
+    leave = "leave the option out"
+    many = (o.cluster or o.split_k or 1) > 1
+    splits = (o.split_k or 1) > 1
+    if shape.partial is not None and (o.mma_depth or 1) > 1:
+        why = "the loop's products are added up outside of the tensor core, one group in flight"
+        yield why, f"{leave}, or give mma_depth=1"
+    if not shape.top_level and (o.ping_pong or splits or (o.cluster or 1) > 1):
         why = "ping_pong, split_k and cluster need a dot loop that no loop or branch stands around"
-    elif o.split_k not in (None, 1, 2, 4):
-        why = f"split_k must be 1, 2 or 4, got {o.split_k}"
-    elif (
-        o.num_consumers
-        and tiles
-        and not o.ping_pong
-        and all(m % (64 * o.num_consumers) and n % (8 * o.num_consumers) for m, n, _ in tiles)
-    ):
-        why = f"neither rows nor columns of a {tile} tile split over {o.num_consumers} warpgroups"
-    elif o.ping_pong and shape.bound_axes:
-        why = "ping_pong needs a trip count that does not depend on the program id"
-    elif o.cluster not in (None, 1, 2, 4):
-        why = f"cluster must be 1, 2 or 4, got {o.cluster}"
-    elif o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
-        why = "no grid axis leaves one operand unchanged, so a cluster would share nothing"
-    elif (o.cluster or o.split_k or 1) > 1 and not shape.in_blocks:
-        why = (
+        yield why, leave
+    n = o.num_consumers
+    if n and tiles and not o.ping_pong and not any(_parts(t, n) for t in tiles):
+        tile = "x".join(map(str, tiles[0]))
+        why = f"neither rows nor columns of a {tile} tile split over {n} warpgroups"
+        yield why, f"{leave}, or use a tile of rows that are a multiple of {ATOM_ROWS * n}"
+    if o.ping_pong and shape.bound_axes:
+        yield "ping_pong needs a trip count that does not depend on the program id", leave
+    if o.cluster in (2, 4) and not (shape.operand_axes[0] ^ shape.operand_axes[1]) & {0, 1}:
+        yield "no grid axis leaves one operand unchanged, so a cluster would share nothing", leave
+    if many and not shape.in_blocks:
+        yield (
             "a cluster also runs programs beyond the grid, and parts that other CTAs own: "
-            "the kernel may then access tensors in blocks only, not through pointers or atomics"
+            "the kernel may then access tensors in blocks only, not through pointers or atomics",
+            leave,
         )
-    elif (o.split_k or 1) > 1 and not shape.separable:
-        why = "split_k needs an epilogue that works element by element"
-    elif (o.split_k or 1) > 1 and not shape.sums_f32:
-        why = "split_k adds up partial sums in f32 only"
-    elif (o.split_k or 1) > 1 and not shape.zero_init:
-        why = "split_k needs a loop that carries nothing but sums which start from zero"
-    elif o.num_stages is not None:
-        room = target.smem_bytes
-        why = f"num_stages={o.num_stages} slots of a {tile} tile do not fit in {room} bytes"
-    return ScheduleError(
-        f"launch options {asked}: {why}", hint="leave the option out, or use a smaller tile"
-    )
+    if splits and not shape.separable:
+        yield "split_k needs an epilogue that works element by element", leave
+    if splits and not shape.sums_f32:
+        yield "split_k adds up partial sums in f32 only", leave
+    if splits and not shape.zero_init:
+        yield "split_k needs a loop that carries nothing but sums which start from zero", leave
+
+
+def _parts(tile: Tile, consumers: int) -> bool:
+    """Whether a tile splits over warpgroups by its rows or its columns."""
+    return tile[0] % (ATOM_ROWS * consumers) == 0 or tile[1] % (ATOM_COLUMNS * consumers) == 0
+
+
+def _of_tile(shape: KernelShape, tile: Tile) -> tuple[str, str]:
+    """(reason, hint) of a tile that no plan can have."""
+    M, N, _ = tile
+    name = "x".join(map(str, tile))
+    atoms = f"{ATOM_ROWS} rows and a multiple of {ATOM_COLUMNS} columns"
+    turned = not shape.row_sums and N % ATOM_ROWS == 0 and M % ATOM_COLUMNS == 0
+    if not turned and M % ATOM_ROWS:
+        why = f"M={M} of the {name} tile is no multiple of {ATOM_ROWS}; the instruction takes"
+        return f"{why} {atoms}", "use rows that are a multiple of 64"
+    if not turned and N % ATOM_COLUMNS:
+        why = f"N={N} of the {name} tile is no multiple of {ATOM_COLUMNS}; the instruction takes"
+        return f"{why} {atoms}", "use columns that are a multiple of 8"
+    if N > MOST_COLUMNS and M % ATOM_ROWS == 0:
+        return f"N={N} is more than the {MOST_COLUMNS} columns of a warpgroup", "use a smaller tile"
+    alone = Plan(num_consumers=2, split=0 if M % (2 * ATOM_ROWS) == 0 else 1)
+    regs = shape.sum_regs(alone, tile)
+    if regs > 200:
+        why = f"the sums of a {name} tile take {regs} registers of a thread of two warpgroups"
+        return f"{why}, 200 are there", "use a smaller tile"
+    return f"registers and shared memory do not hold a {name} tile", "use a smaller tile"

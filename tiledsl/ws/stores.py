@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.errors import ScheduleError
+from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
@@ -131,6 +134,23 @@ def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeo
         else:
             out[store.id] = found
     return out, notes
+
+
+def unstaged(graph: TileGraph, store: Op, layout: Layout) -> ScheduleError:
+    """The error for a tile that its warpgroups do not hold in the parts that staging takes.
+
+    It names the first op that leaves a tile in this layout.
+    """
+    for op in graph.walk():
+        is_maker = op.opcode not in _PASSED_ON and not op.regions and not is_elementwise(op)
+        if is_maker and any(getattr(v.type, "layout", None) == layout for v in op.results):
+            name = op.opcode.rsplit(".", 1)[-1]
+            why = f"{name}(): warpgroups do not hold its result in parts to stage for the store"
+            return ScheduleError(why, op.loc)
+    return ScheduleError("warpgroups do not hold the stored tile in parts to stage", store.loc)
+
+
+_PASSED_ON = ("tile.undef", "tile.convert_layout", "tma.store_tile")
 
 
 def lies_as_planned(layout: Layout, geometry: StoreGeometry) -> bool:

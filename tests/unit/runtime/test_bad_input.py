@@ -57,7 +57,10 @@ def read_only():
             "argument c: the kernel stores to it, but several of",
         ),
         ({"b": 3}, r"argument b: expected a tensor \(it is declared tl.Tensor\), got int"),
-        ({"b": [1.0]}, "argument b: expected a tensor or scalar, got list"),
+        (
+            {"b": [tensor(M, M)]},
+            r"argument b: expected a tensor \(a list needs tl.TensorList\), got list",
+        ),
         ({"b": tensor(M, M).to_sparse()}, "argument b: expected a strided tensor, got layout"),
     ],
 )

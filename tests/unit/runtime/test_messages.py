@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.unit.ws.kernels import matmul
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
 
@@ -67,6 +68,25 @@ def test_options_without_effect_are_reported() -> None:
     assert "num_stages=3 is ignored: the kernel has a single role, which has no ring" in report
     assert "num_ctas=2 is ignored: an option of other compilers" in report
     assert "persistent" not in report
+
+
+def test_hints_that_are_not_followed_are_reported() -> None:
+    x = torch.empty(512, 512, device="meta", dtype=torch.bfloat16)
+    grid = lambda t: (-(-512 // t["BM"]), -(-512 // t["BN"]))  # noqa: E731
+    note = r"num_warps=16 is not followed: the kernel has 12 warps, those of its roles"
+    assert note in matmul.report(x, x, x, grid=grid, BM=128, BN=128, num_warps=16)
+    assert "num_warps" not in matmul.report(x, x, x, grid=grid, BM=128, BN=128, num_warps=12)
+    alone = {"BM": 64, "BN": 64, "warp_specialize": False}
+    assert "num_warps=3 is not followed: the kernel has 4 warps" in matmul.report(
+        x, x, x, grid=grid, num_warps=3, **alone
+    )
+    assert "num_warps" not in fill.report(torch.zeros(8), 1, 8, num_warps=3)
+    deep = matmul.report(x, x, x, grid=grid, BM=128, BN=256, num_stages=90)
+    assert "num_stages=90: 4 slots fit and are used" in deep
+
+
+def test_threads_of_a_single_role_are_counted_in_warps() -> None:
+    assert "threads: 64 (2 warps)" in fill.report(torch.zeros(8), 1, 8, num_warps=2)
 
 
 def test_edited_text_is_inspected_like_the_kernel(tmp_path) -> None:

@@ -16,7 +16,6 @@ import tiledsl.language as tl
 from tests.unit.runtime import fake_driver
 from tiledsl import tuner as tuner_module
 from tiledsl.errors import LaunchError
-from tiledsl.errors import ScheduleError
 from tiledsl.errors import TypeMismatch
 from tiledsl.progress import Progress
 from tiledsl.runtime import timing
@@ -273,7 +272,7 @@ def test_config_reads_as_pruning_functions_expect():
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_stages_are_a_hint_for_kernels_on_pointers():
+def test_stages_are_a_hint():
     @tiledsl.jit
     def product(x, y, o, K, B: tl.constexpr):
         i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
@@ -285,8 +284,7 @@ def test_stages_are_a_hint_for_kernels_on_pointers():
     x, y = torch.zeros(64, 256, dtype=torch.float16), torch.zeros(256, 64, dtype=torch.float16)
     product.prepare((x, y, torch.zeros(64, 64), 256), {"B": 64, "num_stages": 90}, (1,))
     wide = [torch.zeros(128, 128, dtype=torch.bfloat16) for _ in range(3)]
-    with pytest.raises(ScheduleError, match="num_stages=90"):
-        matmul.prepare(tuple(wide), {"num_stages": 90, "BM": 128, "BN": 128}, (1, 1))
+    matmul.prepare(tuple(wide), {"num_stages": 90, "BM": 128, "BN": 128}, (1, 1))
 
 
 def test_progress_shows_on_a_terminal_only(capsys, monkeypatch):

@@ -22,7 +22,6 @@ from tests.unit.ws.machine_kernels import attention
 from tests.unit.ws.machine_kernels import copy_of
 from tiledsl.compiler import Kernel
 from tiledsl.compiler import modules
-from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import smem
@@ -406,8 +405,8 @@ def test_shared_memory_counts_barriers_and_staging() -> None:
         made = compiled(matmul, tuple(tensors), grid_of(4096, 4096), BM=BM, BN=BN)
         assert max(end for _, end, _ in spans(made)) <= made.module.smem_bytes
         assert made.module.smem_bytes <= HOPPER.smem_bytes
-    with pytest.raises((ResourceError, ScheduleError), match=r"shared memory|bytes"):
-        compiled(matmul, tuple(tensors), grid_of(4096, 4096), BM=128, BN=256, num_stages=9)
+    made = compiled(matmul, tuple(tensors), grid_of(4096, 4096), BM=128, BN=256, num_stages=9)
+    assert made.module.smem_bytes <= HOPPER.smem_bytes
 
 
 def test_register_budgets_are_legal() -> None:

@@ -110,19 +110,6 @@ def test_the_single_role_on_request() -> None:
     assert "switched off by the launch option" in str(kernel.declined[0])
 
 
-REFUSED = [
-    ({"num_stages": 30}, "num_stages=30 slots of a .* do not fit in 232448 bytes"),
-    ({"num_stages": 4, "mma_depth": 5}, "mma_depth=5 needs as many slots, num_stages is 4"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=["stages", "depth"])
-def test_an_option_that_fits_no_plan_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ScheduleError, match=message) as caught:
-        first(matmul_request(4096, 4096, 4096, **options))
-    assert "leave the option out" in (caught.value.hint or "")
-
-
 STRUCTURAL = [
     {"ping_pong": True},
     {"num_consumers": 2},
@@ -235,18 +222,6 @@ def test_8_bit_operands_that_do_not_lie_along_k(tile: dict[str, int]) -> None:
     with pytest.raises(ScheduleError, match="along K only") as caught:
         matmul.compile(a, b, c, grid=grid, warp_specialize=True, **tile)
     assert caught.value.loc is not None
-
-
-REASONS = [
-    ({"split_k": 3}, "split_k must be 1, 2 or 4, got 3"),
-    ({"num_consumers": 3, "BM": 128, "BN": 128}, "of a 128x128x64 tile split over 3 warpgroups"),
-]
-
-
-@pytest.mark.parametrize(("options", "reason"), REASONS, ids=str)
-def test_refusals_name_the_reason(options: dict[str, int], reason: str) -> None:
-    with pytest.raises(ScheduleError, match=reason):
-        first(matmul_request(4096, 4096, 4096, **options))
 
 
 def test_a_raster_group_without_a_walk_is_noted() -> None:

@@ -225,8 +225,8 @@ def test_no_stream_no_prefetch() -> None:
 
 
 def test_another_option_at_fault_is_named() -> None:
-    with pytest.raises(ScheduleError, match=r"num_stages=60 slots of a .* do not fit"):
-        first(matmul_request(16, 8192, 8192, prefetch=2, num_stages=60))
+    with pytest.raises(ScheduleError, match="split_k must be 1, 2 or 4, got 3"):
+        first(matmul_request(16, 8192, 8192, prefetch=2, split_k=3))
 
 
 def test_a_single_role_has_none() -> None:

@@ -22,6 +22,9 @@ BY_OPTIONS = "launch options"
 """What is declined (`Declined.what`) where the kernel has a plan without its launch options."""
 MOST_COLUMNS = 256
 """Columns of a tile that one warpgroup takes."""
+MOST_REGISTERS = 200
+"""Of a thread for sums: what is left of 255 holds addresses and what the epilogue computes."""
+_LIMIT = f"{MOST_REGISTERS} are there"
 ATOM_ROWS, ATOM_COLUMNS = 64, 8
 """Rows of an instruction, and what its columns are a multiple of."""
 
@@ -80,11 +83,14 @@ def refusal(
     """
     for why, hint in _of_kernel(shape, o, tiles):
         return ScheduleError(f"launch options {_pairs(o.given)}: {why}", hint=hint)
-    culprits = [name for name in o.given if has_plans(replace(o, **{name: None}))]
-    why = "no legal plan has these values together"
-    if culprits and len(o.given) > 1:
-        why += f"; without {' or '.join(culprits)} there is one"
-    names = " or ".join(culprits) if len(o.given) > 1 and culprits else "the option"
+    names = "the option"
+    if len(o.given) == 1:
+        why = _of_room(shape, o, tiles)
+    else:
+        why = "no legal plan has these values together"
+        culprits = [name for name in o.given if has_plans(replace(o, **{name: None}))]
+        names = " or ".join(culprits) or "the options"
+        why += f"; without {names} there is one" if culprits else ""
     return ScheduleError(
         f"launch options {_pairs(o.given)}: {why}", hint=f"leave {names} out, or use another tile"
     )
@@ -154,6 +160,20 @@ def _of_kernel(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> Iterator[
         yield "split_k needs a loop that carries nothing but sums which start from zero", leave
 
 
+def _of_room(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> str:
+    """What does not hold the smallest tile in the structure that an option asks for."""
+    tile = min(tiles, key=lambda t: t[0] * t[1])
+    name = "x".join(map(str, tile))
+    parted = o.num_consumers or 2
+    split = 0 if tile[0] % (ATOM_ROWS * parted) == 0 else 1
+    regs = shape.sum_regs(
+        Plan(num_consumers=parted, split=split, ping_pong=bool(o.ping_pong)), tile
+    )
+    if regs > MOST_REGISTERS:
+        return f"the sums of a {name} tile take {regs} registers of a thread then, {_LIMIT}"
+    return f"registers or shared memory do not hold a {name} tile then"
+
+
 def _parts(tile: Tile, consumers: int) -> bool:
     """Whether a tile splits over warpgroups by its rows or its columns."""
     return tile[0] % (ATOM_ROWS * consumers) == 0 or tile[1] % (ATOM_COLUMNS * consumers) == 0
@@ -175,7 +195,7 @@ def _of_tile(shape: KernelShape, tile: Tile) -> tuple[str, str]:
         return f"N={N} is more than the {MOST_COLUMNS} columns of a warpgroup", "use a smaller tile"
     alone = Plan(num_consumers=2, split=0 if M % (2 * ATOM_ROWS) == 0 else 1)
     regs = shape.sum_regs(alone, tile)
-    if regs > 200:
+    if regs > MOST_REGISTERS:
         why = f"the sums of a {name} tile take {regs} registers of a thread of two warpgroups"
-        return f"{why}, 200 are there", "use a smaller tile"
+        return f"{why}, {_LIMIT}", "use a smaller tile"
     return f"registers and shared memory do not hold a {name} tile", "use a smaller tile"

@@ -134,6 +134,28 @@ def test_tiles_that_no_plan_has_are_refused_by_name(tile: dict[str, int], reason
     assert reason in error.message
 
 
+# fmt: off
+@tiledsl.jit
+def gated(a: tl.Tensor, b: tl.Tensor, d: tl.Tensor, c: tl.Tensor, BN: tl.constexpr = 128):
+    m, n = tl.program_id(0) * 128, tl.program_id(1) * BN
+    x, y = tl.zeros((128, BN), tl.float32), tl.zeros((128, BN), tl.float32)
+    for k in range(0, a.shape[1], 64):
+        at = a.load((m, k), (128, 64))
+        x = tl.dot(at, b.load((k, n), (64, BN)), x)
+        y = tl.dot(at, d.load((k, n), (64, BN)), y)
+    c.store((m, n), x * tl.sigmoid(y))
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_consumers": 1}, {"ping_pong": True}, {"cluster": 2, "BN": 256}], ids=str
+)
+def test_registers_that_sums_take_are_counted(options: dict[str, int]) -> None:
+    error = refused(gated.request_for((meta(SIDE, SIDE),) * 4, options, (32, 32))[1])
+    assert "x64 tile take 256 registers of a thread" in error.message
+    assert "200 are there" in error.message
+
+
 # ---------------------------------------------------------------------- notes
 @pytest.mark.parametrize("tile", [{}, {"BM": 256, "BN": 128}], ids=["auto", "given"])
 def test_more_slots_than_fit_are_a_hint(tile: dict[str, int]) -> None:

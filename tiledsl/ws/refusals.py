@@ -48,10 +48,9 @@ def not_specialised(
 ) -> ScheduleError:
     """The error for options that only roles can give, of a kernel that has none."""
     asked = overrides.structure
-    options = "the option" if len(asked) == 1 else "the options"
     if overrides.warp_specialize is False:
         return ScheduleError(
-            f"launch options {_pairs(asked)}: only a specialised kernel has what they set, and "
+            f"launch options {_pairs(asked)}: for specialised kernels only, and "
             "warp_specialize=False asks for a single role",
             hint=f"leave out either {', '.join(asked)} or warp_specialize=False",
         )
@@ -63,7 +62,7 @@ def not_specialised(
     return ScheduleError(
         f"launch options {_pairs(asked)}: {why}",
         declined[0].loc if declined else None,
-        f"leave {options} out" + ("" if by_options else " to run the kernel in a single role"),
+        f"leave {_them(asked)} out" + ("" if by_options else " to run the kernel in a single role"),
     )
 
 
@@ -101,12 +100,16 @@ def no_tile(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> ScheduleErro
     why, hint = _of_tile(shape, tiles[0]) if tiles else ("there is no tile", "use another tile")
     return ScheduleError(
         f"launch options {_pairs(o.structure)}: a specialised kernel cannot have this tile: {why}",
-        hint=f"{hint}, or leave the options out to run the kernel in a single role",
+        hint=f"{hint}, or leave {_them(o.structure)} out to run the kernel in a single role",
     )
 
 
 def _pairs(options: dict[str, object]) -> str:
     return ", ".join(f"{k}={v}" for k, v in options.items())
+
+
+def _them(options: dict[str, object]) -> str:
+    return "the option" if len(options) == 1 else "the options"
 
 
 def _of_values(o: Overrides) -> Iterator[tuple[str, str]]:

@@ -36,14 +36,14 @@ def refused(request) -> ScheduleError:
 def test_a_single_role_on_request_takes_no_structure() -> None:
     asked = {"cluster": 2, "split_k": 2, "num_consumers": 2, "ping_pong": True}
     error = refused(matmul_request(SIDE, SIDE, SIDE, num_stages=2, **ALONE, **asked))
-    assert "num_consumers=2, ping_pong=True, cluster=2, split_k=2: only a spec" in error.message
+    assert "num_consumers=2, ping_pong=True, cluster=2, split_k=2: for specialised" in error.message
     assert "warp_specialize=False asks for a single role" in error.message
     assert "leave out either num_consumers, ping_pong, cluster, split_k or" in (error.hint or "")
 
 
 def test_loops_with_several_dots_are_no_exception() -> None:
     error = refused(attention_request(mma_depth=9, prefetch=7, **ALONE))
-    assert "launch options mma_depth=9, prefetch=7: only" in error.message
+    assert "launch options mma_depth=9, prefetch=7: for specialised kernels only" in error.message
 
 
 @tiledsl.jit

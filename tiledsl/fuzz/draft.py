@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import fields
 from typing import Any
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from tiledsl import dtypes
 from tiledsl.dtypes import DType
 from tiledsl.fuzz.case import Argument
 from tiledsl.fuzz.case import Case
+from tiledsl.ws.overrides import Overrides
 
 T = TypeVar("T")
 
@@ -132,12 +134,16 @@ class Draft:
         return n
 
     def draw_options(self, names: Sequence[str], mean: float) -> None:
-        """Picks launch options, none half of the time."""
+        """Picks launch options, none half of the time; those of a single role contradict none."""
         if self.chance(0.5):
             return
         for name in names:
             if self.chance(mean / len(names)):
                 self.options[name] = self.weighted(OPTIONS[name])
+        if self.options.get("warp_specialize") is False:
+            given = {f.name: self.options.get(f.name) for f in fields(Overrides)}
+            for name in Overrides(**given).structure:
+                del self.options[name]
 
     def dtype_of(self, name: str) -> DType:
         return dtypes.BY_USER_NAME[name]

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
 from tests.pointer_kernels import check
@@ -128,3 +130,50 @@ def test_table_of_pointers() -> None:
     args = [torch.tensor([x.data_ptr() for x in xs]), torch.zeros(3, 10), 10, 16]
     emulated(Case("table", pointer_table, list, (3,), lambda *_: {}), args)
     assert torch.equal(args[1], 2 * torch.stack(xs))
+
+
+@tiledsl.jit
+def filled(y, x, n, stride, B: tl.constexpr):
+    at = tl.arange(0, B)
+    row = tl.program_id(0)
+    values = tl.load(x + row * stride + at, mask=at < n, other=at % 11)
+    tl.store(y + row * B + at, values)
+
+
+@pytest.mark.parametrize("n", [100, 101])
+@pytest.mark.parametrize("stride", [256, 251])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=str)
+def test_what_a_load_is_filled_with_varies_inside_of_vectors(
+    dtype: torch.dtype, stride: int, n: int
+) -> None:
+    x, y = torch.full((1024,), -3).to(dtype), torch.zeros(512, dtype=dtype)
+    made, runtime = compiled(filled, [y, x, n, stride, 256], best=True)
+    emulate.run(
+        made.module,
+        {k: numpy_view(v) if isinstance(v, torch.Tensor) else v for k, v in runtime.items()},
+        (2, 1, 1),
+        seconds=120.0,
+    )
+    at = torch.arange(256)
+    assert torch.equal(y, torch.where(at < n, -3, at % 11).to(dtype).repeat(2))
+
+
+@tiledsl.jit
+def nothing(y):
+    pass
+
+
+@tiledsl.jit
+def no_trips(y, B: tl.constexpr, N: tl.constexpr):
+    for t in range(0, N, B):
+        tl.store(y + t + tl.arange(0, B), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more"), [(nothing, ()), (no_trips, (64, 0))], ids=["pass", "no trips"]
+)
+def test_kernels_without_a_statement(kernel: Any, more: tuple[int, ...]) -> None:
+    y = torch.zeros(64)
+    made, runtime = compiled(kernel, [y, *more], best=True)
+    emulate.run(made.module, {"y": numpy_view(runtime["y"])}, (1, 1, 1), seconds=120.0)
+    assert not y.any()

@@ -268,3 +268,31 @@ def test_rows_that_a_product_names() -> None:
         row += int(want.sum() > 0)
     close(got, want)
     assert any("a is not copied ahead of its iteration: addresses depend on" in n for n in notes)
+
+
+@tiledsl.jit
+def far_matmul(a, b, c, start, end, STEP: tl.constexpr, K: tl.constexpr):
+    """Iteration i of a loop with huge steps takes block i of K."""
+    rows, cols, ks = tl.arange(0, 64), tl.arange(0, 64), tl.arange(0, 32)
+    acc = tl.zeros((64, 64), tl.float32)
+    at = 0
+    for _ in range(start, end, STEP):
+        x = tl.load(a + rows[:, None] * K + at + ks[None, :])
+        y = tl.load(b + (at + ks)[:, None] * 64 + cols[None, :])
+        acc += tl.dot(x, y)
+        at += 32
+    tl.store(c + rows[:, None] * 64 + cols[None, :], acc)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [(-1610612736, 1610612736, 2**30), (-(2**31), 0, 2**29), (-(2**30), 2**30 + 5, 2**29)],
+)
+def test_lengths_that_do_not_fit_the_loop_variable(start: int, end: int, step: int) -> None:
+    trips = len(range(start, end, step))
+    K = 32 * trips
+    a, b = (torch.randint(-2, 3, s).to(torch.bfloat16) for s in ((64, K), (K, 64)))
+    c = torch.full((64, 64), float("nan"))
+    notes = run(far_matmul, [a, b, c, start, end, step, K], (1, 1))
+    assert any("slots" in n for n in notes)
+    assert torch.equal(c, a.float() @ b.float())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
+from tiledsl.dtypes import int64
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -38,6 +39,11 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import is_index
+
+
+def wide(b: Builder, value: Value) -> Value:
+    """An integer scalar in int64, where differences of loop bounds do not wrap."""
+    return value if value.type == ScalarType(int64) else b.value(ew.Cast(value, int64))
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ class _Rewrite:
         for op in (*self.plan.ops, *(c.load for c in self.plan.loads)):
             for value in op.operands:
                 self.own(b, value)
-        room = b.value(ew.Sub(old.upper, old.lower))
+        room = b.value(ew.Sub(wide(b, old.upper), wide(b, old.lower)))
         ready = self.prologue(b, room)
         init = (*old.init, b.value(ew.Constant(0, int32)), *ready.values)
         new = For(
@@ -217,9 +223,9 @@ class _Rewrite:
         ready = self.split([loop.body.add_arg(v.type, v.name) for v in first.values])
         b.add(loop)
         with b.at(loop.body):
-            distance = b.value(ew.Mul(at, old.step))
             index = b.value(ew.Cast(at, int32)) if self.iv_dtype != int32 else at
-            iv = b.value(ew.Add(old.lower, distance))
+            iv = b.value(ew.Add(old.lower, b.value(ew.Mul(at, old.step))))
+            distance = b.value(ew.Mul(wide(b, at), wide(b, old.step)))
             ready = self.copy(b, iv, b.value(ew.Sub(room, distance)), ready, index)
             b.add(Yield(ready.values))
         return self.split(list(loop.results))
@@ -232,10 +238,10 @@ class _Rewrite:
     def copy(self, b: Builder, iv: Value, room: Value, ready: Ahead, index: Value) -> Ahead:
         """Copies of the iteration of `iv` to slot `index`; what those of the one after it take.
 
-        room: how far the end is; there is no such iteration where it is not positive.
+        room: how far the end is, an int64; there is no such iteration where it is not positive.
         """
         plan, old = self.plan, self.old
-        zero = b.value(ew.Constant(0, self.iv_dtype))
+        zero = b.value(ew.Constant(0, int64))
         exists = b.value(ew.Compare("gt", room, zero))
         mapping = self.mapping(iv, ready.state)
         mapping.update((op.result, v) for op, v in zip(plan.indexes, ready.indexes, strict=True))
@@ -251,7 +257,7 @@ class _Rewrite:
         b.add(CopyCommit())
         state = tuple(mapping.get(v, v) for v in (self.end.values[n] for n in plan.state))
         after = b.value(ew.Add(iv, old.step))
-        left = b.value(ew.Compare("gt", room, old.step))
+        left = b.value(ew.Compare("gt", room, wide(b, old.step)))
         return Ahead(state, self.load_indexes(b, after, state, left))
 
     def load_indexes(
@@ -303,11 +309,12 @@ class _Rewrite:
             b.value(RingSlot(ring, slot), ring.name.replace("_ring", "_at")) for ring in self.rings
         ]
         product = self.issue(b, carried, slots) if plan.dot is not None else None
-        distance = b.value(ew.Constant(plan.ahead, self.iv_dtype))
-        distance = b.value(ew.Mul(distance, old.step))
-        room = b.value(ew.Sub(b.value(ew.Sub(old.upper, iv)), distance))
+        ahead = b.value(ew.Constant(plan.ahead, self.iv_dtype))
+        then = b.value(ew.Add(iv, b.value(ew.Mul(ahead, old.step))))
+        distance = b.value(ew.Mul(wide(b, ahead), wide(b, old.step)))
+        left = b.value(ew.Sub(wide(b, old.upper), wide(b, iv)))
         target = self.turned(b, slot, plan.ahead)
-        ready = self.copy(b, b.value(ew.Add(iv, distance)), room, ready, target)
+        ready = self.copy(b, then, b.value(ew.Sub(left, distance)), ready, target)
         if product is not None:
             b.add(mma.Wait((), pending=1))
         following = self.turned(b, slot, 1)

@@ -325,7 +325,7 @@ class Lowering:
             assign_scratch(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 self.start_cluster(role)
-            if self.plan.pdl:
+            if self.plan.pdl and role.body.ops:
                 self.graph.insert_before(role.body.ops[0], GridDependency())
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE

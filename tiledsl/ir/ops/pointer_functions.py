@@ -25,12 +25,19 @@ from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import is_true
 from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.pointer import LOAD_HINTS
 from tiledsl.ir.ops.pointer import STORE_HINTS
 from tiledsl.ir.ops.pointer import Barrier
 from tiledsl.ir.ops.pointer import Load
 from tiledsl.ir.ops.pointer import Store
+from tiledsl.ir.ops.tile import Broadcast
+from tiledsl.ir.ops.tile import ExpandDims
+from tiledsl.ir.ops.tile import Reshape
+from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.types import TensorType
+from tiledsl.ir.types import TileType
 
 Mask = Operand | None
 
@@ -71,7 +78,12 @@ def load(
     if other is not None and lanes is not None:
         fill = lane_value(b, at, other, dtype, "load(): other")
     hint = _hint("load()", cache_modifier, eviction_policy, LOAD_HINTS)
-    loaded = b.value(Load(at, lanes, fill, hint, bool(unwrap(volatile))))
+    varying = None if fill is None or is_uniform(fill) else fill
+    loaded = b.value(
+        Load(at, lanes, fill if varying is None else None, hint, bool(unwrap(volatile)))
+    )
+    if varying is not None and lanes is not None:
+        loaded = b.value(Select(lanes, loaded, varying))
     return b.value(Cast(loaded, int1)) if _pointee(pointer) == int1 else loaded
 
 
@@ -104,6 +116,14 @@ def store(
     data = lane_value(b, at, value, dtype, "store(): value")
     hint = _hint("store()", cache_modifier, eviction_policy, STORE_HINTS)
     b.add(Store(at, data, lanes, hint))
+
+
+def is_uniform(value: Value) -> bool:
+    """Whether a value is one scalar in all places, by the ops that make it."""
+    op = value.defining_op
+    if isinstance(op, Broadcast | ExpandDims | Reshape | Cast):
+        return is_uniform(op.a)
+    return not isinstance(value.type, TileType) or isinstance(op, Splat | Constant)
 
 
 def pointer_operand(x: object, what: str) -> Value:

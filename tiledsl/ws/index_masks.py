@@ -18,11 +18,13 @@ from tiledsl.ir.analysis.affine import Dims
 from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.elementwise_index import CountBelow
+from tiledsl.ir.passes.no_wrap import VIEWS
 from tiledsl.ir.passes.no_wrap import index_parts
 from tiledsl.ir.types import TileType
 
@@ -139,11 +141,7 @@ def _bound(loop: LoopBody, op: ew.Compare, dims: Dims) -> _Bound | None:
 
 def _index(value: Value, dims: Dims) -> _Index | None:
     """A tile as an index that does not wrap, along an axis of the loop."""
-    op = value.defining_op
-    while isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose | Hint):
-        if not isinstance(op, Hint):
-            dims = inner_dims(op, dims)
-        op = op.a.defining_op
+    op, dims = _behind_views(value, dims)
     if isinstance(op, tile.Arange):
         if op.start != 0 or dims[0] is None:
             return None
@@ -157,13 +155,19 @@ def _index(value: Value, dims: Dims) -> _Index | None:
     return _Index(axes[0], parts[0], parts[1].end) if len(axes) == 1 else None
 
 
-def _arange_axes(value: Value, dims: Dims) -> list[int]:
-    """The axis of the loop along which an operand of an index counts; none for its scalar."""
+def _behind_views(value: Value, dims: Dims) -> tuple[Op | None, Dims]:
+    """What makes a tile's elements, behind ops that only move them, and the dims of its result."""
     op = value.defining_op
-    while isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose | Hint):
+    while isinstance(op, VIEWS):
         if not isinstance(op, Hint):
             dims = inner_dims(op, dims)
         op = op.a.defining_op
+    return op, dims
+
+
+def _arange_axes(value: Value, dims: Dims) -> list[int]:
+    """The axis of the loop along which an operand of an index counts; none for its scalar."""
+    op, dims = _behind_views(value, dims)
     return [dims[0]] if isinstance(op, tile.Arange) and dims[0] is not None else []
 
 

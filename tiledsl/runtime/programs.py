@@ -65,8 +65,14 @@ class Program:
 
 
 def _files_of(folder: str) -> list[str]:
-    """All files below a folder, sorted. A process reads them before its first launch: no Path."""
-    found = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names]
+    """All files below a folder but what was compiled from them, sorted.
+
+    A process reads them before its first launch: no Path.
+    """
+    found: list[str] = []
+    for at, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        found += [os.path.join(at, name) for name in names]
     return sorted(found)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tiledsl.__main__ import main
+from tiledsl.runtime import programs
 from tiledsl.runtime import store as store_module
 from tiledsl.runtime.closure import closure_of
 from tiledsl.runtime.closure import value_text
@@ -321,3 +322,18 @@ def test_functions_as_constants_are_told_apart_by_their_text() -> None:
     texts = [value_text(made(1)), value_text(made(-1)), value_text((1, made(1)))]
     assert len(set(texts)) == 3
     assert value_text(made(1)) == texts[0]
+
+
+def test_compiled_templates_do_not_change_the_package(tmp_path, monkeypatch):
+    """The first process compiles the templates; the next ones still find what it wrote."""
+    for name in ("package", "templates"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text("a = 1\n")
+    monkeypatch.setattr(programs, "PACKAGE", tmp_path / "package")
+    before = programs.package_digest.__wrapped__()
+    for name in ("package", "templates"):
+        (tmp_path / name / "__pycache__").mkdir()
+        (tmp_path / name / "__pycache__" / f"{name}.cache").write_bytes(b"compiled")
+    assert programs.package_digest.__wrapped__() == before
+    (tmp_path / "templates" / "templates.py").write_text("a = 2\n")
+    assert programs.package_digest.__wrapped__() != before

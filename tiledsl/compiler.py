@@ -334,7 +334,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     graph, plan = choice.graph, choice.plan
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     analysis = analyze(graph)
-    stores, notes = stored_geometry(analysis.stores, plan)
+    stores, notes = stored_geometry(analysis.stores, analysis.starts, plan)
     if plan.deferred and not stores:
         raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
     asked = request.overrides.num_stages
@@ -358,7 +358,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
 def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:
     """The warp-specialised kernel of a program with flow loops."""
     plan = flow_plan.plan
-    stores, notes = stored_geometry(flow.stores, plan)
+    stores, notes = stored_geometry(flow.stores, flow.starts, plan)
     out, builder, mapping = role_graph(graph)
     channels, arefs, outer = make_flow_channels(builder, flow, plan)
     tiles = make_tile_aref(builder) if plan.dynamic else None

@@ -201,13 +201,17 @@ void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add
   Fiber& fiber = current();
   fiber.pc = EMU_HERE;
   preempt();
-  const Box box = make_box(map, rank, at, is_add ? "TMA reduce" : "TMA store");
+  const char* what = is_add ? "TMA reduce" : "TMA store";
+  const Box box = make_box(map, rank, at, what);
+  if (at[0] * (i32)box.map.elem_bytes % 16) fault("%s: starts %d elements into a row, no multiple of 16 bytes", what, at[0]);
   auto write = [box, is_add](const u8* data) {
     each_row(box, [&](u32 row, u8* to, u32 begin, u32 end) {
+      // As an H200 does: whole 16 bytes, also where the extent ends between.
+      end = std::min((end + 15) / 16 * 16, box.map.box[0] * box.map.elem_bytes);
       if (to) put_bytes(to + begin, data + row + begin, end - begin, is_add, (Type)box.map.type);
     });
   };
-  issue_store(src, box.bytes, 128, box.map.swizzle, is_add ? "TMA reduce" : "TMA store", write);
+  issue_store(src, box.bytes, 128, box.map.swizzle, what, write);
 }
 void tensor_prefetch(const void* map, u32 rank, const i32* at) {
   current().pc = EMU_HERE;

@@ -1,5 +1,7 @@
 """Hand-written kernels through the launcher: streams, graphs, tensor maps, scalars, clusters."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -388,6 +390,34 @@ def test_front_door_in_a_thread_and_a_graph():
     graph.replay()
     torch.testing.assert_close(o, 2 * x + y)
     check_product(a, b, c)
+
+
+FIRST_CALL = """
+import threading, torch
+from tests.gpu.matmul_kernels import grid_of, matmul
+a, b = (torch.randn(128, 128, device="cuda").bfloat16() for _ in "ab")
+c = torch.full((128, 128), float("nan"), device="cuda", dtype=torch.bfloat16)
+torch.cuda.synchronize()
+faults = []
+def launch():
+    try:
+        matmul[grid_of(128, 128)](a, b, c)
+    except BaseException as fault:
+        faults.append(fault)
+for _ in range(2):
+    worker = threading.Thread(target=launch)
+    worker.start()
+    worker.join()
+assert not faults, faults
+torch.testing.assert_close(c.float(), a.float() @ b.float(), rtol=2e-2, atol=0.2)
+"""
+
+
+def test_the_first_call_of_a_thread_makes_a_tensor_map():
+    """A thread has no current context before its first call of CUDA's, such as autograd's."""
+    command = [sys.executable, "-c", FIRST_CALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
 
 
 def test_host_descriptors():

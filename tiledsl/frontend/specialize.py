@@ -139,7 +139,9 @@ def argument_type(spec: Spec, annotation: Annotation = None) -> Type | None:
     """
     match spec:
         case TensorSpec() if annotation == "tensor" or spec.block_shape:
-            return TensorType(spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes)
+            return TensorType(
+                spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes, spec.ragged
+            )
         case TensorSpec() | PointerSpec():
             return ScalarType(pointer_to(spec.dtype))
         case ScalarSpec():

@@ -183,7 +183,8 @@ class _Cursor:
         (rank,), dtype = self.shaped()
         self.expect(", inner=")
         inner = None if self.take("none") else self.integer()
-        return TensorType(rank, dtype, inner, bool(self.fact("tma")), self.fact("align"))
+        tma, align = bool(self.fact("tma")), self.fact("align")
+        return TensorType(rank, dtype, inner, tma, align, self.take(", ragged=1"))
 
     def type_aref(self) -> Type:
         self.expect("(")

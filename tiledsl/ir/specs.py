@@ -29,6 +29,8 @@ class TensorSpec:
     align_bytes: alignment of the base address, a power of two of at most 16.
     fours: of 8-bit elements, whether the rows (the dimension before the contiguous one) come in
     fours.
+    ragged: of a tensor that a tensor map can describe, whether its rows end between multiples of 16
+    bytes: bulk stores would write past them.
     block_shape, padding: of a tensor descriptor made by the host; empty for other tensors.
     """
 
@@ -42,11 +44,13 @@ class TensorSpec:
     block_shape: tuple[int, ...] = ()
     padding: str = ""
     fours: bool = False
+    ragged: bool = False
 
     def __str__(self) -> str:
         facts = [f"inner={self.inner_dim}", "tma" if self.tma else "no tma"]
         facts += ["pitch128"] if self.pitch_128 else []
         facts += ["rows in fours"] if self.fours else []
+        facts += ["ragged rows"] if self.ragged else []
         facts += [f"block {list(self.block_shape)} {self.padding}"] if self.block_shape else []
         return (
             f"tensor<{self.dtype}, rank {self.rank}, {', '.join(facts)}, align {self.align_bytes}>"
@@ -184,8 +188,19 @@ def spec_of(
     )
     outer = [dim for dim in range(len(shape)) if dim != inner]
     fours = dtype.bits == 8 and dtype.is_float and bool(outer) and shape[outer[-1]] % 4 == 0
+    ragged = (
+        legal is not None and len(shape) > 1 and shape[legal] * dtype.bytes % TMA_ALIGN_BYTES != 0
+    )
     return TensorSpec(
-        dtype, len(shape), inner, legal is not None, reason, pitch_128, align_of(ptr), fours=fours
+        dtype,
+        len(shape),
+        inner,
+        legal is not None,
+        reason,
+        pitch_128,
+        align_of(ptr),
+        fours=fours,
+        ragged=ragged,
     )
 
 

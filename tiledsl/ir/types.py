@@ -61,7 +61,7 @@ class TensorType(Type):
     """A kernel parameter: a strided view of global memory.
 
     inner_dim: the dimension with stride 1, or None.  tma: whether a tensor map of it is legal for
-    this launch.
+    this launch.  ragged: whether its rows may end between multiples of 16 bytes.
     """
 
     rank: int
@@ -69,10 +69,12 @@ class TensorType(Type):
     inner_dim: int | None = None
     tma: bool = False
     align_bytes: int = 1
+    ragged: bool = False
 
     def __str__(self) -> str:
         inner = "none" if self.inner_dim is None else self.inner_dim
         facts = f"inner={inner}, tma={int(self.tma)}, align={self.align_bytes}"
+        facts += ", ragged=1" if self.ragged else ""
         return f"tensor<{self.rank}x{self.dtype}, {facts}>"
 
 

@@ -238,6 +238,21 @@ def on_device(device: int) -> Generator[None]:
 
 
 @contextmanager
+def some_context() -> Generator[None]:
+    """For calls that need a current context but not a certain one.
+
+    A thread that has called nothing of CUDA's yet has none; then it is that of a device that a
+    kernel was loaded on.
+    """
+    device = next(iter(_primary), None)
+    if device is None or current_context():
+        yield
+        return
+    with on_device(device):
+        yield
+
+
+@contextmanager
 def _relaxed_capture() -> Generator[None]:
     """Lets the thread load a module while some stream is being captured."""
     cuda = bindings()

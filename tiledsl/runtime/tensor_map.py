@@ -122,24 +122,27 @@ def encode(facts: MapFacts) -> bytes:
     cuda = driver.bindings()
     extent, box = cuda.cuuint64_t, cuda.cuuint32_t
     rank = len(facts.extents)
-    result = cuda.cuTensorMapEncodeTiled(
-        getattr(
-            cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DATA_TYPES[facts.dtype.name]}"
-        ),
-        rank,
-        facts.ptr,
-        [extent(n) for n in facts.extents],
-        [extent(n) for n in facts.pitches_bytes],
-        [box(n) for n in facts.box],
-        [box(1)] * rank,
-        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[facts.swizzle_bytes]}"),
-        getattr(
-            cuda.CUtensorMapL2promotion,
-            f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[facts.l2_promotion_bytes]}",
-        ),
-        cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
+    with driver.some_context():
+        result = cuda.cuTensorMapEncodeTiled(
+            getattr(
+                cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DATA_TYPES[facts.dtype.name]}"
+            ),
+            rank,
+            facts.ptr,
+            [extent(n) for n in facts.extents],
+            [extent(n) for n in facts.pitches_bytes],
+            [box(n) for n in facts.box],
+            [box(1)] * rank,
+            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(
+                cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[facts.swizzle_bytes]}"
+            ),
+            getattr(
+                cuda.CUtensorMapL2promotion,
+                f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTIONS[facts.l2_promotion_bytes]}",
+            ),
+            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
     encoded = driver.check(result, f"encode a tensor map ({facts})")
     return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)  # type: ignore[attr-defined]
 

@@ -36,6 +36,7 @@ from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.bulk import bulk_starts
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,14 @@ class DotLoop:
 
 @dataclass
 class Analysis:
-    """Facts about one tile graph. epilogue_loads: block shapes of loads that feed no dot."""
+    """Facts about one tile graph.
+
+    starts: `bulk_starts` of the stores. epilogue_loads: block shapes of loads that feed no dot.
+    """
 
     loops: list[DotLoop] = field(default_factory=list[DotLoop])
     stores: list[Store] = field(default_factory=list[Store])
+    starts: dict[int, int] = field(default_factory=dict[int, int])
     declined: list[Declined] = field(default_factory=list[Declined])
     epilogue_loads: tuple[tuple[int, ...], ...] = ()
 
@@ -218,6 +223,7 @@ def analyze(graph: TileGraph) -> Analysis:
     """Finds the loops that can be specialised, and says why others cannot."""
     out = Analysis()
     out.stores = graph.find(Store)
+    out.starts = bulk_starts(graph)
     dots: list[Dot] = graph.find(Dot)
     written = {t for s in out.stores for t in tensors_of(s.tensor)}
     if not dots:

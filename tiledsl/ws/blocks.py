@@ -299,7 +299,10 @@ def _view(
     tma = inner is not None and aligned and align >= TMA_ALIGN_BYTES and len(sides) <= TMA_MAX_RANK
     count = sum(v.pointer == box.base.name for v in out.views)
     name = f"{box.base.name}_view" + (f"_{count + 1}" if count else "")
-    type_ = TensorType(len(sides), dtype, inner, tma, min(align, TMA_ALIGN_BYTES))
+    # An extent that the kernel does not check holds all that it stores.
+    end = sides[inner].bound if inner is not None else None
+    ragged = end is not None and _divisor(end, divisors) * dtype.bytes % TMA_ALIGN_BYTES != 0
+    type_ = TensorType(len(sides), dtype, inner, tma, min(align, TMA_ALIGN_BYTES), ragged)
     known[key] = graph.body.add_arg(type_, name)
     shape = tuple(s.bound.name if isinstance(s.bound, Value) else s.bound for s in sides)
     strides = tuple(s.stride.name if isinstance(s.stride, Value) else s.stride for s in sides)

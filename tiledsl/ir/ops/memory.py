@@ -104,7 +104,8 @@ class Pick(Op, opcode="memory.pick"):
         inner = first.inner_dim if all(t.inner_dim == first.inner_dim for t in types) else None
         tma = inner is not None and all(t.tma for t in types)
         align = min(t.align_bytes for t in types)
-        return (TensorType(first.rank, first.dtype, inner, tma, align),)
+        ragged = any(t.ragged for t in types)
+        return (TensorType(first.rank, first.dtype, inner, tma, align, ragged),)
 
     def evaluate(self, index: Any, *tensors: Any) -> Any:
         return tensors[int(index)]

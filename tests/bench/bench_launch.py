@@ -104,6 +104,7 @@ def contenders() -> dict[str, Callable[[], object]]:
     add, many, two = kernels["add"], kernels["many"], kernels["two_maps"]
     x, y, o, total = (torch.randn(N, device="cuda") for _ in range(4))
     xs = [torch.randn(N, device="cuda") for _ in range(9)]
+    x0, x1, x2, x3, x4, x5, x6, x7, x8 = xs
     a, b, c = matrices(128, 128, 128)
     flat = torch.empty(128 * 128, device="cuda")
     grid, one = (1,), (1, 1)
@@ -111,7 +112,10 @@ def contenders() -> dict[str, Callable[[], object]]:
         "torch.add(out=)": lambda: torch.add(x, y, out=o),
         "add, 3 tensors": lambda: add[grid](x, y, o, N, 1024),
         "add, keywords": lambda: add[grid](x, y, o, N, BLOCK=1024, num_warps=4),
-        "19 arguments": lambda: many[grid](*xs, total, N, N, N, N, N, N, N, 0.5, 1024),
+        "19 arguments": lambda: many[grid](
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, total, N, N, N, N, N, N, N, 0.5, 1024
+        ),
+        "19, from a list": lambda: many[grid](*xs, total, N, N, N, N, N, N, N, 0.5, 1024),
         "2 tensor maps": lambda: two[one](a, b, flat, 128, 128, 64),
         "3 tensor maps": lambda: kernels["matmul"][tiles(128, 128)](a, b, c),
     }

@@ -12,6 +12,7 @@ from typing import Literal
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.module import LaunchSlotParam
 from tiledsl.codegen.module import Param
+from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import LaunchError
@@ -20,6 +21,8 @@ from tiledsl.runtime.frame import HEAD
 from tiledsl.runtime.frame import NULL
 from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.frame import head_offset
+from tiledsl.runtime.guard_text import ASKED
+from tiledsl.runtime.guard_text import PACKED
 from tiledsl.runtime.guard_text import PREFIX
 from tiledsl.runtime.guard_text import REFUSED
 from tiledsl.runtime.guard_text import fact_name
@@ -72,6 +75,8 @@ class Entry:
     run: called as `run(token, grid, *facts)`; True when a number does not fit its parameter, and
     nothing was launched. Calls with equal tokens have equal extents and strides; None says nothing.
     source: its text.  body: that of the function, to be part of others.  names: what it uses.
+    lows: arguments whose addresses lie in the buffer, in the order in which `tdsl_low` reads their
+    low bytes.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Entry:
         names = dict(self.names)
         listed = "".join(f", {f}" for f in facts)
         self.source = f"def run(tdsl_token, tdsl_grid{listed}):\n{self.body}"
-        exec(self.source.replace(REFUSED, "True"), names)
+        exec(self.source.replace(REFUSED, "True").replace(PACKED, "pass"), names)
         self.run: Callable[..., bool | None] = names["run"]
 
     # ------------------------------------------------------------------ called by the text
@@ -139,13 +144,20 @@ class Entry:
     def _text(self, facts: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         module, text = self.launcher.module, _FactText(facts)
         values = [text.value(param) for param in module.params]
-        _, size, layout = layout_of(module.params)
+        offsets, size, layout = layout_of(module.params)
+        places = {
+            p.arg: o
+            for p, o in zip(module.params, offsets, strict=True)
+            if isinstance(p, PointerParam)
+        }
+        self.lows = tuple(places)
         start = head_offset(size)
         names: dict[str, Any] = text.names
         found: dict[str, Any] = {
             "callable": callable,
             "tuple": tuple,
-            "pack_head": struct.Struct(f"<{HEAD}").pack_into,
+            "pack_head": struct.Struct(f"@{HEAD}").pack_into,
+            "low": struct.Struct(_low_bytes(tuple(places.values()))).unpack_from,
             "pack_params": struct.Struct(layout).pack_into,
             "pack_all": struct.Struct(f"{layout}{start - size}x{HEAD}").pack_into,
             "entry": self,
@@ -166,6 +178,7 @@ class Entry:
         if driver.has_one_device():
             is_current = "True"
         body = f"""\
+    {ASKED} = tdsl_grid
     if tdsl_grid.__class__ is not tdsl_tuple and tdsl_callable(tdsl_grid):
         try:
             tdsl_grid = tdsl_grid(tdsl_constants)
@@ -209,7 +222,8 @@ def _pack_text(
     try:
         tdsl_pack_all(tdsl_view, 0, {packed}{head})
     except tdsl_faults:
-        return {REFUSED}"""
+        return {REFUSED}
+    {PACKED}"""
     # Extents and strides are part of the token; a call without one, or a fact that is none of
     # theirs, is compared by value.
     kept = "".join(f", {f}" for f in facts if split_fact(f)[0] not in "st")
@@ -221,5 +235,15 @@ def _pack_text(
             tdsl_pack_params(tdsl_view, 0, {packed})
         except tdsl_faults:
             return {REFUSED}
+        {PACKED}
         tdsl_pooled[4] = tdsl_facts
     tdsl_pack_head(tdsl_view, {start}, {head})"""
+
+
+def _low_bytes(offsets: tuple[int, ...]) -> str:
+    """The format that reads the low bytes of addresses at ascending places of a buffer."""
+    layout, end = "<", 0
+    for offset in offsets:
+        layout += f"{offset - end}xB"
+        end = offset + 1
+    return layout

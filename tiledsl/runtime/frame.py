@@ -14,9 +14,11 @@ from typing import Any
 
 ALIGN_BYTES = 64
 """Of the buffer: what a tensor map among the parameters needs."""
-HEAD = "32sQ"
+WORD, SIGNED_WORD = ("L", "l") if struct.calcsize("@L") == 8 else ("Q", "q")
+"""Format of a 64-bit number in this machine's layout; longs take half the time of long longs."""
+HEAD = f"32s{WORD}"
 """CUlaunchConfig up to its attributes: `Setup.head`, and the stream."""
-_HEAD = struct.Struct(f"<{HEAD}")
+_HEAD = struct.Struct(f"@{HEAD}")
 _SETUP = struct.Struct("<7I4x")  # grid, block, bytes of shared memory
 _TAIL = struct.Struct("<QI4x")  # pointer to the attributes, how many
 _ATTRIBUTE = struct.Struct("<I4xi60x")  # CUlaunchAttribute: what, and an int

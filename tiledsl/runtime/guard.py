@@ -134,7 +134,7 @@ class Guard:
         has_check = self._learn(names, values)
         if (entry, has_check) not in self._made:
             space: dict[str, Any] = {**self._names, **entry.names}
-            exec(self._text.fast(entry.body, has_check=has_check), space)
+            exec(self._text.fast(entry.body, entry.lows, has_check=has_check), space)
             self._made[entry, has_check] = space["tdsl_fast"]
         made = self._made[entry, has_check]
         names |= {name: v for name, v in made.__globals__.items() if name not in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,12 @@ FAST = "_fast"
 """Attribute of a kernel: what its launches call."""
 REFUSED = "tdsl_refused"
 """In the body of an entry: what it returns for a number that does not fit."""
+PACKED = "tdsl_packed"
+"""In the body of an entry: a statement after the parameters are in the buffer."""
+ASKED = "tdsl_asked"
+"""In the body of an entry: the grid as the user gave it, for calls that go to another program."""
+FEW = 3
+"""Addresses of which the low bits are tested one by one, before they are packed."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +114,20 @@ def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
         return ({self.key},), ({", ".join(self.made.values)},), ({self.facts})
 """
 
-    def fast(self, body: str, *, has_check: bool) -> str:
+    def fast(self, body: str, lows: tuple[str, ...], *, has_check: bool) -> str:
         """The function for calls of one key.
 
-        body: packs the facts and launches.  has_check: whether there is one for all the tensors.
+        body: packs the facts and launches.  lows: arguments whose addresses' low bytes `tdsl_low`
+        reads from the buffer.  has_check: whether there is one for all the tensors.
         """
         made = self.made
-        tests = [*made.tests]
+        tests, packed, again = [*made.tests], "pass", f"return tdsl_launch({self.passed})"
+        if made.exact and lows == made.memory and len(lows) > FEW:
+            # One look at the buffer is cheaper than the bits of each address.
+            odd = f"tdsl_low(tdsl_view) != {made.lows} and not ({made.exact})"
+            packed = f"if {odd}: tdsl_give(tdsl_pooled); {_as_asked(again)}"
+        elif made.exact:
+            tests.append(made.exact)
         if made.tensors:
             each = " and ".join(made.tensor_tests)
             listed = ", ".join(made.tensors)
@@ -129,10 +143,20 @@ def tdsl_fast({self.listed}):
         if tdsl_more or tdsl_watched and tdsl_changed(tdsl_watched) or not (
             {joined}
         ):
-            return tdsl_launch({self.passed})
+            {again}
     except (AttributeError, TypeError, RuntimeError):
-        return tdsl_launch({self.passed})
-{known}{body.replace(REFUSED, self.slow)}"""
+        {again}
+{known}{_with_arguments(body).replace(REFUSED, _as_asked(self.slow)).replace(PACKED, packed)}"""
+
+
+def _as_asked(call: str) -> str:
+    """A call with the user's grid, which the body has replaced."""
+    return call.replace("(tdsl_grid, ", f"({ASKED}, ")
+
+
+def _with_arguments(body: str) -> str:
+    """A body that reads numbers where they are: in the arguments."""
+    return re.sub(rf"\b{fact_name('v', '')}", "", body)
 
 
 class _Facts:
@@ -142,6 +166,8 @@ class _Facts:
     tests: true for a call with the key of another one, whose `values` are `tdsl_0`, ...
     odd: tests that are true for calls of other shapes.  tensors: names of torch's tensors, with
     tests of their own.  first: reads of what the tests do not tell.  known: of what they tell.
+    memory: names of all arguments with addresses.  exact: the test of their alignment, lows: their
+    low bytes.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -168,7 +194,9 @@ class _Facts:
                     self._constant(name)
                 case "other":
                     pass
-        self._alignment([fact_name("p", n) for n, k in shape.kinds if k in MEMORY])
+        self.memory = tuple(n for n, k in shape.kinds if k in MEMORY)
+        self.exact = self.lows = ""
+        self._alignment([fact_name("p", n) for n in self.memory])
         self._equal("tdsl_tuple(tdsl_options.items()) if tdsl_options else None")
         if shape.by_value:
             self._equal("tdsl_grid if tdsl_grid.__class__ is tdsl_tuple else None")
@@ -208,7 +236,6 @@ class _Facts:
         is_kind = f"{name}.__class__ is tdsl_{READ[kind]}"
         self.odd.append(f"not {is_kind}")
         self.reads.append(f"{fact_name('v', name)} = {name}")
-        self.first.append(self.reads[-1])
         known = self._known(name, kind)
         if not known:
             self.tests.append(is_kind)
@@ -244,7 +271,10 @@ class _Facts:
         """The low bits of all addresses: mostly all of them are 0, which one test tells."""
         if pointers:
             each = "".join(f"{p} & 15, " for p in pointers)
-            self._equal(f"({' | '.join(pointers)}) & 15 and ({each})")
+            value = f"({' | '.join(pointers)}) & 15 and ({each})"
+            self.key.append(value)
+            self.exact = f"({value}) == {self._last(value)}"
+            self.lows = self._last("({})".format("".join(f"{p} & 255, " for p in pointers)))
 
 
 def _divisor(name: str, *, one: bool) -> str:

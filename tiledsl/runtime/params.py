@@ -28,6 +28,8 @@ from tiledsl.dtypes import rounded
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
 from tiledsl.runtime.frame import ALIGN_BYTES
+from tiledsl.runtime.frame import SIGNED_WORD
+from tiledsl.runtime.frame import WORD
 from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.frame import Setup
 from tiledsl.runtime.tensor_map import MAP_BYTES
@@ -42,11 +44,11 @@ _SCALARS = {
     "i8": "b",
     "i16": "h",
     "i32": "i",
-    "i64": "q",
+    "i64": SIGNED_WORD,
     "u8": "B",
     "u16": "H",
     "u32": "I",
-    "u64": "Q",
+    "u64": WORD,
     "f32": "f",
     "f64": "d",
     "f16": "H",
@@ -135,7 +137,7 @@ class Packer:
                     )
                 continue
             try:
-                struct.pack(f"<{_SCALARS[param.dtype.name]}", _converter(param.dtype)(value))
+                struct.pack(f"@{_SCALARS[param.dtype.name]}", _converter(param.dtype)(value))
             except (TypeError, ValueError, OverflowError, struct.error):
                 return LaunchError(f"argument {param.arg}: {value!r} does not fit {param.dtype}")
         return LaunchError(f"the arguments cannot be packed: {fault}")
@@ -147,20 +149,20 @@ def declared(params: tuple[Param, ...], offsets: tuple[int, ...]) -> tuple[int, 
 
 
 def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
-    """Offsets, total size and the `struct` format of the buffer."""
+    """Offsets, total size and the `struct` format of the buffer, native with all padding."""
     offsets: list[int] = []
-    size, layout = 0, "<"
+    size, layout = 0, "@"
     for param in params:
         match param:
             case PointerParam():
-                code, width, align = "Q", 8, 8
+                code, width, align = WORD, 8, 8
             case ShapeParam() | StrideParam():
-                code, width, align = "q", 8, 8
+                code, width, align = SIGNED_WORD, 8, 8
             case GridParam() | LaunchSlotParam():
                 code, width, align = "i", 4, 4
             case ScalarParam():
                 code = _SCALARS[param.dtype.name]
-                width = align = struct.calcsize(f"<{code}")
+                width = align = struct.calcsize(f"@{code}")
             case TensorMapParam():
                 code, width, align = f"{MAP_BYTES}s", MAP_BYTES, ALIGN_BYTES
             case _:

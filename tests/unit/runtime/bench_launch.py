@@ -78,8 +78,11 @@ def main() -> None:
     print(f"add, num_warps=8     {cost(warps):6.2f} us")
     print(f"add, bound           {cost(add.bind(x, y, o, n, BLOCK=1024, grid=grid)):6.2f} us")
     many, xs = many_kernel(), [torch.zeros(n) for _ in range(9)]
-    call = lambda: many[grid](*xs, o, n, 2, 3, 4, 5, 6, 7, 8, 1.5, 1024)  # noqa: E731
-    print(f"19 arguments         {cost(call):6.2f} us")
+    x0, x1, x2, x3, x4, x5, x6, x7, x8 = xs
+    call = lambda: many[grid](  # noqa: E731
+        x0, x1, x2, x3, x4, x5, x6, x7, x8, o, n, 2, 3, 4, 5, 6, 7, 8, 1.5, 1024
+    )
+    print(f"20 arguments         {cost(call):6.2f} us")
     a, b, c = (torch.zeros(n, n, dtype=torch.bfloat16) for _ in range(3))
     tiles = lambda meta: (tl.cdiv(n, meta["BM"]), tl.cdiv(n, meta["BN"]))  # noqa: E731
     print(f"matmul, tensor maps  {cost(lambda: matmul[tiles](a, b, c)):6.2f} us")

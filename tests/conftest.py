@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("TILEDSL_CHECK", "1")  # around every pass
     if "TILEDSL_CACHE_DIR" not in os.environ:  # workers share the folder of the first process
         os.environ["TILEDSL_CACHE_DIR"] = tempfile.mkdtemp(prefix="tiledsl-tests-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TILEDSL_CACHE_DIR"], True))

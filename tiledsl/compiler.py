@@ -16,6 +16,7 @@ NVRTC               a plan that spills or is serialised gives way to the next on
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.refusals import BY_OPTIONS
 from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.refusals import not_specialised
+from tiledsl.ws.refusals import note_failure
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
@@ -118,8 +120,8 @@ class Kernel:
 
     constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
-    machine: the MACHINE graph that was emitted, certificate: its proof, of a specialised kernel.
-    stored: arguments that the program stores to.
+    machine: the MACHINE graph that was emitted, of a specialised kernel.  stored: arguments that
+    the program stores to.  is_edited: the text is no longer what was emitted.
     """
 
     module: KernelModule
@@ -134,8 +136,13 @@ class Kernel:
     compiled: CompiledKernel | None = None
     rejected: str = ""
     machine: TileGraph | None = None
-    certificate: Certificate | None = None
     stored: tuple[str, ...] = ()
+    is_edited: bool = False
+
+    @functools.cached_property
+    def certificate(self) -> Certificate | None:
+        """The proof of a specialised kernel, made when it is first asked for."""
+        return None if self.machine is None or self.is_edited else check(self.machine)
 
 
 @dataclass(frozen=True)
@@ -264,14 +271,6 @@ def check_honoured(request: Request, declined: list[Declined], failures: list[st
     """Refuses the single-role kernel where the user asked for something only roles can give."""
     if request.overrides.structural:
         raise not_specialised(request.overrides, declined, failures)
-
-
-def note_failure(failures: list[str], error: TileError) -> None:
-    """Notes why a plan was given up, once for all plans with the same fault."""
-    at = f" ({error.loc.short})" if error.loc else ""
-    line = f"plan given up: {error.message}{at}"
-    if line not in failures:
-        failures.append(line)
 
 
 def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
@@ -421,7 +420,7 @@ def lower_roles(
     }
     module = emit_kernel(out, target)
     made = Kernel(module, dict(out.constants), plan, smem, notes=notes)
-    made.machine, made.certificate = out, check(out)
+    made.machine = out
     return made
 
 
@@ -544,10 +543,12 @@ def rejection(request: Request, made: Kernel) -> str:
     Raises: TileError for a single-role kernel that NVRTC refuses.
     """
     given_up = f"plan given up ({made.plan.describe()})"
-    if made.certificate is not None and not made.certificate.proved:
-        return f"{given_up}: not proved, {made.certificate.failure}"
     try:
-        made.compiled = KERNELS.get(made.module, request.target, options=request.nvrtc_options)
+        compiled = KERNELS.start(made.module, request.target, options=request.nvrtc_options)
+        certificate = made.certificate  # beside NVRTC, which holds no lock of Python's
+        if certificate is not None and not certificate.proved:
+            return f"{given_up}: not proved, {certificate.failure}"
+        made.compiled = compiled.result()
     except TileError as error:
         if isinstance(made.plan, SinglePlan):
             raise

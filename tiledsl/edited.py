@@ -69,7 +69,7 @@ class EditedKernel:
         module = replace(made.module, source=self.path.read_text())
         compiled = KERNELS.get(module, HOPPER, options=call.nvrtc_options)
         notes = [*made.notes, f"the text is that of {self.path}; no proof holds for it"]
-        return replace(made, module=module, compiled=compiled, notes=notes, certificate=None)
+        return replace(made, module=module, compiled=compiled, notes=notes, is_edited=True)
 
     def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
         k = self.kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -64,6 +65,8 @@ class TileGraph:
     def __post_init__(self) -> None:
         self._nx: Any = _networkx().MultiDiGraph()
         self._ops: dict[int, Op] = {}
+        # How many ops of each class there are: most searches are for what a kernel has not.
+        self._count: Counter[type[Op]] = Counter()
         for op in self.body.walk():
             self._register(op)
 
@@ -117,6 +120,8 @@ class TileGraph:
 
     def find(self, cls: type[Op]) -> list[Any]:
         """Ops of a class in program order."""
+        if not any(issubclass(kind, cls) for kind in self._count):
+            return []
         return [op for op in self.walk() if isinstance(op, cls)]
 
     def enclosing(self, op: Op) -> list[Op]:
@@ -163,6 +168,7 @@ class TileGraph:
         for o in (op, *inner):
             self._nx.remove_node(o.id)
             del self._ops[o.id]
+            self._forget(o)
         _parent(op).ops.remove(op)
         op.parent = None
 
@@ -233,9 +239,15 @@ class TileGraph:
         if op.id in self._ops:
             return
         self._ops[op.id] = op
+        self._count[type(op)] += 1
         self._nx.add_node(op.id)
         for index, value in enumerate(op.operands):
             self._add_edge(op, index, value)
+
+    def _forget(self, op: Op) -> None:
+        self._count[type(op)] -= 1
+        if not self._count[type(op)]:
+            del self._count[type(op)]
 
     def _add_edge(self, op: Op, index: int, value: Value) -> None:
         self._nx.add_edge(self._source(value), op.id, key=(value.id, index))

@@ -20,16 +20,19 @@ import functools
 import importlib
 import itertools
 import pkgutil
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import InitVar
 from enum import Enum
 from enum import Flag
 from enum import auto
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
 from typing import Literal
+from typing import cast
 from typing import dataclass_transform
 
 from tiledsl.errors import SourceLoc
@@ -118,11 +121,19 @@ class Region:
 
     def walk(self) -> Iterator[Op]:
         """All ops, outer before inner, in order."""
-        for op in list(self.ops):
-            yield op
-            if op.regions:
-                for r in op.regions:
-                    yield from r.walk()
+        # One generator however deep the regions lie; each is read when the walk gets there.
+        todo: list[Region | Iterator[Op]] = [self]
+        while todo:
+            top = todo[-1]
+            if isinstance(top, Region):
+                top = todo[-1] = iter(list(top.ops))
+            for op in top:
+                yield op
+                if op.regions:
+                    todo.extend(reversed(op.regions))
+                    break
+            else:
+                todo.pop()
 
 
 class FieldSpec:
@@ -190,6 +201,38 @@ def keyword(*, default: Any, kw_only: Literal[True] = True) -> Any:
     raise NotImplementedError
 
 
+def _reader(fields: tuple[FieldSpec, ...]) -> Callable[[Any], tuple[Value, ...]]:
+    """A function of an op for its operands: those of its fields, absent ones left out.
+
+    It is called for every op of a graph in every pass.
+    """
+    found = [spec for spec in fields if spec.kind in ("operand", "operands")]
+    if not found:
+        return lambda _: ()
+    first, *others = found
+    get = cast("Callable[[Any], Any]", attrgetter(*(spec.name for spec in found)))
+    if not others and first.kind == "operands":
+        return get
+    if not others:
+        return lambda op: () if (value := get(op)) is None else (value,)
+    if all(spec.kind == "operand" for spec in found):
+        if not any(spec.optional for spec in found):
+            return get
+        return lambda op: tuple(v for v in get(op) if v is not None)
+    many = [spec.kind == "operands" for spec in found]
+
+    def read(op: Any) -> tuple[Value, ...]:
+        out: list[Value] = []
+        for value, is_many in zip(get(op), many, strict=True):
+            if is_many:
+                out.extend(value)
+            elif value is not None:
+                out.append(value)
+        return tuple(out)
+
+    return read
+
+
 @dataclass_transform(
     kw_only_default=False, field_specifiers=(operand, operands, attribute, region, keyword)
 )
@@ -209,8 +252,7 @@ class Op(Declared):
     # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
     vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
-    # Names of the operand fields, and whether each holds a tuple.
-    _operand_fields: ClassVar[tuple[tuple[str, bool], ...]] = ()
+    _read_operands: ClassVar[Callable[[Any], tuple[Value, ...]]]
 
     if TYPE_CHECKING:
         loc: SourceLoc | None = keyword(default=None)
@@ -233,8 +275,7 @@ class Op(Declared):
                 specs[name] = spec
                 delattr(cls, name)
         cls.fields = tuple(specs.values())
-        kinds = {"operand": False, "operands": True}
-        cls._operand_fields = tuple((s.name, kinds[s.kind]) for s in cls.fields if s.kind in kinds)
+        cls._read_operands = staticmethod(_reader(cls.fields))
         cls.effect = effect
         cls.levels = levels
         cls.is_terminator = terminator
@@ -282,14 +323,7 @@ class Op(Declared):
     @property
     def operands(self) -> tuple[Value, ...]:
         """All operands in field order, absent optional ones left out."""
-        out: list[Value] = []
-        for name, is_many in self._operand_fields:
-            value = getattr(self, name)
-            if is_many:
-                out.extend(value)
-            elif value is not None:
-                out.append(value)
-        return tuple(out)
+        return self._read_operands(self)
 
     def set_operand(self, index: int, value: Value) -> None:
         """Replaces operand `index` (numbered as in `operands`). Only TileGraph calls this."""

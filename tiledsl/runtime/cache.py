@@ -82,15 +82,36 @@ class KernelCache:
         Raises:
             NvrtcError: NVRTC is missing or rejected the text.
         """
-        key = kernel_key(module, target, options=options)
-        with self._lock:
-            entry = self._kernels.get(key)
-            is_new = entry is None
-            if entry is None:
-                entry = self._kernels[key] = Future()
+        key, entry, is_new = self._entry(module, target, options)
         if is_new:
             self._fill(key, entry, module, target, options)
         return entry.result()
+
+    def start(
+        self, module: KernelModule, target: Target = HOPPER, *, options: tuple[str, ...] = ()
+    ) -> Future[CompiledKernel]:
+        """As `get`, beside the caller: its result is what `get` returns or raises.
+
+        Raises:
+            NvrtcError: NVRTC is missing.
+        """
+        key, entry, is_new = self._entry(module, target, options)
+        if is_new:
+            call = (key, entry, module, target, options)
+            threading.Thread(target=self._fill, args=call, name="tiledsl-nvrtc").start()
+        return entry
+
+    def _entry(
+        self, module: KernelModule, target: Target, options: tuple[str, ...]
+    ) -> tuple[str, Future[CompiledKernel], bool]:
+        """The key of a kernel, its entry, and whether that has to be filled."""
+        key = kernel_key(module, target, options=options)
+        with self._lock:
+            entry = self._kernels.get(key)
+            if entry is not None:
+                return key, entry, False
+            entry = self._kernels[key] = Future()
+        return key, entry, True
 
     def _fill(
         self,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tiledsl.errors import ScheduleError
+from tiledsl.errors import TileError
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
 
@@ -27,6 +28,14 @@ MOST_REGISTERS = 200
 _LIMIT = f"{MOST_REGISTERS} are there"
 ATOM_ROWS, ATOM_COLUMNS = 64, 8
 """Rows of an instruction, and what its columns are a multiple of."""
+
+
+def note_failure(failures: list[str], error: TileError) -> None:
+    """Notes why a plan was given up, once for all plans with the same fault."""
+    at = f" ({error.loc.short})" if error.loc else ""
+    line = f"plan given up: {error.message}{at}"
+    if line not in failures:
+        failures.append(line)
 
 
 def no_stream(overrides: Overrides) -> ScheduleError:

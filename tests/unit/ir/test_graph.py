@@ -203,3 +203,33 @@ class TestVerifierFindsBrokenGraphs:
             TileError, match=r"> +%b_3 : i32 = elementwise.mul\(%v_undefined, %a_2\)"
         ):
             verify(graph)
+
+
+def test_find_follows_edits_and_walks_for_what_is_there(
+    graph: TileGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks: list[Region] = []
+    walk = Region.walk
+    monkeypatch.setattr(Region, "walk", lambda region: walks.append(region) or walk(region))
+    (loop,) = graph.find(For)
+    assert [op.opcode for op in graph.find(Op)] == [op.opcode for op in graph.walk()]
+    walks.clear()
+    assert graph.find(Neg) == []
+    assert walks == []
+    neg = Neg(loop.lower)
+    graph.insert_before(loop, neg)
+    assert graph.find(Neg) == [neg]
+    graph.erase(neg)
+    assert graph.find(Neg) == []
+    graph.erase(loop)
+    assert graph.find(For) == []
+    assert graph.find(Add) == []  # was in the loop
+
+
+def test_a_walk_takes_regions_as_it_finds_them(graph: TileGraph) -> None:
+    seen: list[str] = []
+    for op in graph.walk():
+        seen.append(op.opcode)
+        if isinstance(op, For):  # before the walk gets into it
+            graph.insert(op.body, 0, Neg(op.lower))
+    assert seen[2:5] == ["control.for", "elementwise.neg", "elementwise.add"]

@@ -75,6 +75,34 @@ def test_failure_is_not_kept():
     assert kernels.get(MODULE) is KERNEL
 
 
+def test_a_compile_beside_its_caller():
+    goes_on, done = threading.Event(), []
+
+    def compiler(*_):
+        assert goes_on.wait(timeout=20)
+        done.append(1)
+        return KERNEL
+
+    kernels = cache.KernelCache(compiler)
+    started = kernels.start(MODULE)
+    assert kernels.start(MODULE) is started
+    assert not done
+    goes_on.set()
+    assert started.result(timeout=20) is KERNEL
+    assert kernels.get(MODULE) is KERNEL
+    assert len(done) == 1
+
+
+def test_a_failure_beside_its_caller_is_told_to_it():
+    def compiler(*_):
+        raise NvrtcError("no")
+
+    kernels = cache.KernelCache(compiler)
+    with pytest.raises(NvrtcError, match="no"):
+        kernels.start(MODULE).result(timeout=20)
+    assert len(kernels) == 0
+
+
 def test_put_and_clear():
     kernels = cache.KernelCache(lambda *_: pytest.fail("compiled"))
     kernels.put(cache.kernel_key(MODULE), KERNEL)

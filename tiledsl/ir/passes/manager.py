@@ -1,7 +1,8 @@
 """Registers passes and runs lists of them: verified, timed, dumped, errors naming the pass.
 
-The environment variable TILEDSL_CHECK sets how much is checked: 0 nothing, 1 (default) the graph's
-rules around every pass, 2 also that the text form reads back to the same text.
+The graph's rules are checked before the first pass of a list and after its last one. The
+environment variable TILEDSL_CHECK asks for more or less: 0 nothing, 1 around every pass, which
+tells the pass that broke a graph, 2 also that the text form reads back to the same text.
 """
 
 from __future__ import annotations
@@ -141,12 +142,13 @@ def run_passes(
         target: the hardware they compile for.
         dump: folder that gets `NN_name.tir` after each pass, and `00_input.tir`.
         stop_after: name of the last pass to run (its first occurrence).
-        check: overrides TILEDSL_CHECK.
+        check: overrides TILEDSL_CHECK, 1 being around every pass.
 
     Raises:
         TileError: from a pass or the verifier, with a note that names the pass.
     """
-    level = int(os.environ.get("TILEDSL_CHECK", "1")) if check is None else check
+    asked = os.environ.get("TILEDSL_CHECK") if check is None else check
+    level, around_each = (1, False) if asked is None else (int(asked), True)
     calls = [parse_pass(call) if isinstance(call, str) else call for call in run]
     if stop_after is not None and stop_after not in [call.name for call in calls]:
         names = ", ".join(call.name for call in calls)
@@ -156,15 +158,19 @@ def run_passes(
         _dump(graph, dump, 0, "input")
     reports: list[PassReport] = []
     for number, call in enumerate(calls, 1):
-        reports.append(_run_one(graph, call, target, level))
+        reports.append(_run_one(graph, call, target))
+        if around_each and (reports[-1].changes or level > 1):
+            _check(graph, target, level, f"after pass {call}")
         if dump is not None:
             _dump(graph, dump, number, call.name)
         if call.name == stop_after:
             break
+    if not around_each and any(report.changes for report in reports):
+        _check(graph, target, level, "after the last pass; TILEDSL_CHECK=1 tells which broke it")
     return reports
 
 
-def _run_one(graph: TileGraph, call: PassCall, target: Target, level: int) -> PassReport:
+def _run_one(graph: TileGraph, call: PassCall, target: Target) -> PassReport:
     entry = find_pass(call.name)
     if not graph.level & entry.consumes:
         raise InternalError(f"pass {call}: the graph is at level {graph.level.name}")
@@ -180,8 +186,6 @@ def _run_one(graph: TileGraph, call: PassCall, target: Target, level: int) -> Pa
     seconds = time.perf_counter() - start
     if not graph.level & entry.produces:
         raise InternalError(f"pass {call} left the graph at level {graph.level.name}")
-    if report.changes or level > 1:
-        _check(graph, target, level, f"after pass {call}")
     return PassReport(report.name, report.changes, report.details, seconds)
 
 

@@ -99,6 +99,31 @@ def test_the_graph_is_verified_after_each_pass(graph: TileGraph) -> None:
     run_passes(graph, ["test-break"], check=0)
 
 
+def test_by_default_a_graph_is_verified_at_both_ends(
+    graph: TileGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TILEDSL_CHECK")
+    with pytest.raises(
+        VerifyError, match=r"parent[\s\S]*checked after the last pass; TILEDSL_CHECK=1"
+    ):
+        run_passes(graph, ["test-break", "test-options"])
+    with pytest.raises(VerifyError, match="checked before the first pass"):
+        run_passes(graph, ["cse"])
+
+
+@pytest.mark.parametrize(("asked", "count"), [(None, 2), ("1", 5), ("0", 0)])
+def test_how_often_a_graph_is_verified(
+    graph: TileGraph, monkeypatch: pytest.MonkeyPatch, asked: str | None, count: int
+) -> None:
+    seen: list[TileGraph] = []
+    monkeypatch.setattr(manager, "verify", lambda graph, target: seen.append(graph))
+    monkeypatch.delenv("TILEDSL_CHECK")
+    if asked is not None:
+        monkeypatch.setenv("TILEDSL_CHECK", asked)
+    run_passes(graph, ["test-options"] * 4)
+    assert len(seen) == count
+
+
 def test_levels_are_checked(graph: TileGraph) -> None:
     with pytest.raises(InternalError, match="left the graph at level TILE"):
         run_passes(graph, ["test-level{forget=True}"])

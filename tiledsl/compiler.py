@@ -63,6 +63,7 @@ from tiledsl.ws.analysis import analyze
 from tiledsl.ws.blocks import block_accesses
 from tiledsl.ws.blocks import described
 from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.bulk import cut_stores
 from tiledsl.ws.check import Certificate
 from tiledsl.ws.check import check
 from tiledsl.ws.consumer import build_consumer
@@ -302,6 +303,7 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
             ]
             return
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
+    cut_stores(graph)
     flow = analyze_flow(graph)
     if flow.declined or not flow.loops:
         declined[:] = flow.declined or declined  # of the more general form
@@ -332,8 +334,9 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     """The warp-specialised kernel of one plan."""
     graph, plan = choice.graph, choice.plan
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
+    cut_stores(graph)
     analysis = analyze(graph)
-    stores, notes = stored_geometry(analysis.stores, analysis.starts, plan)
+    stores, notes = stored_geometry(analysis.stores, plan)
     if plan.deferred and not stores:
         raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
     asked = request.overrides.num_stages
@@ -357,7 +360,7 @@ def specialize(request: Request, choice: Choice) -> Kernel:
 def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:
     """The warp-specialised kernel of a program with flow loops."""
     plan = flow_plan.plan
-    stores, notes = stored_geometry(flow.stores, flow.starts, plan)
+    stores, notes = stored_geometry(flow.stores, plan)
     out, builder, mapping = role_graph(graph)
     channels, arefs, outer = make_flow_channels(builder, flow, plan)
     tiles = make_tile_aref(builder) if plan.dynamic else None

@@ -31,6 +31,7 @@ Box make_box(const void* map, u32 rank, const i32* at, const char* what) {
   for (u32 i = 0; i < 5; ++i) box.at[i] = i < rank ? at[i] : 0;
   for (u32 i = 0; i < rank; ++i) box.bytes *= box.map.box[i];
   box.bytes *= box.map.elem_bytes;
+  if (at[0] * (i32)box.map.elem_bytes % 16) fault("%s: starts %d elements into a row, no multiple of 16 bytes", what, at[0]);
   const u32 inner = box.map.box[0] * box.map.elem_bytes;
   if (box.map.swizzle && inner != box.map.swizzle) {
     fault("%s: an inner box of %u bytes under a swizzle of %u: not emulated", what, inner, box.map.swizzle);
@@ -203,11 +204,13 @@ void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add
   preempt();
   const char* what = is_add ? "TMA reduce" : "TMA store";
   const Box box = make_box(map, rank, at, what);
-  if (at[0] * (i32)box.map.elem_bytes % 16) fault("%s: starts %d elements into a row, no multiple of 16 bytes", what, at[0]);
+  for (u32 i = 0; i < rank; ++i) {
+    if (at[i] < 0) fault("%s: starts %d before coordinate 0 of dimension %u", what, -at[i], i);
+  }
   auto write = [box, is_add](const u8* data) {
     each_row(box, [&](u32 row, u8* to, u32 begin, u32 end) {
       // As an H200 does: whole 16 bytes, also where the extent ends between.
-      end = std::min((end + 15) / 16 * 16, box.map.box[0] * box.map.elem_bytes);
+      end = std::min<u32>((end + 15) / 16 * 16, box.map.box[0] * box.map.elem_bytes);
       if (to) put_bytes(to + begin, data + row + begin, end - begin, is_add, (Type)box.map.type);
     });
   };

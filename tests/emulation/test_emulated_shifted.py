@@ -152,3 +152,11 @@ def test_blocks_of_odd_rows(dtype: np.dtype) -> None:
     args = {"x": x, "y": y}
     same_as_interpreter(move_blocks, args, ("y",), grid, BM=64, BN=64)
     same_as_interpreter(move_blocks, {"x": x[:, :72].copy(), "y": y}, ("y",), grid, BM=64, BN=64)
+
+
+def test_tiles_of_many_elements_a_thread_are_not_shifted() -> None:
+    """256 elements of a thread took ptxas minutes."""
+    x, y = normal((33, 257), F32), normal((257, 33), F32)
+    options = {"BM": 32, "BN": 256, "num_warps": 1}
+    made = blocks_compiled(move_blocks, (tensor(x), tensor(y)), (2, 2), **options)
+    assert "_shifted<" not in made.module.source

@@ -77,6 +77,7 @@ def lower_function(
         if isinstance(value.type, ScalarType):
             frame.variables[name] = constant(session.builder, 1, value.type.dtype)
     graph.facts["divisors"] = bound.divisors
+    graph.facts["numbers"] = bound.numbers
     _run(frame, session)
     graph.facts["captures"] = dict(session.captures)
     graph.facts["fours"] = frozenset(

@@ -34,7 +34,9 @@ from tiledsl.ir.types import Type
 class Bound:
     """Arguments by the part they play: run-time ones with their types, constants, and None.
 
-    divisors: what divides integers and addresses (bytes) for certain. ones: integers that are 1.
+    divisors: what divides addresses (bytes) and integers over 0 for certain; strides of 0 and less
+    are for no tensor map. numbers: of integers of a known sign, what divides them and whether they
+    are over 0. ones: integers that are 1.
     lists: the arguments of each list of tensors.
     """
 
@@ -44,6 +46,7 @@ class Bound:
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     ones: tuple[str, ...] = ()
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    numbers: dict[str, tuple[int, bool]] = field(default_factory=dict[str, tuple[int, bool]])
 
 
 def bind(
@@ -79,7 +82,12 @@ def bind(
             else:
                 arguments.append((name, type_))
     ones = tuple(n for n, s in specs.items() if isinstance(s, ScalarSpec) and s.one)
-    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones, lists)
+    numbers = {
+        n: (s.divisible, s.sign > 0)
+        for n, s in specs.items()
+        if isinstance(s, ScalarSpec) and s.sign
+    }
+    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones, lists, numbers)
 
 
 def _items(parameter: Parameter, specs: Mapping[str, Spec]) -> tuple[str, ...]:
@@ -92,6 +100,8 @@ def _items(parameter: Parameter, specs: Mapping[str, Spec]) -> tuple[str, ...]:
 
 def _divisor(spec: Spec) -> int:
     match spec:
+        case ScalarSpec(sign=sign) if sign < 0:
+            return 1
         case TensorSpec(align_bytes=n) | PointerSpec(align_bytes=n) | ScalarSpec(divisible=n):
             return n
         case NoneSpec():

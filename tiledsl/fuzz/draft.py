@@ -122,11 +122,11 @@ class Draft:
         return name
 
     def size(self, name: str, tile: int, tiles: int, unit: int = 16) -> int:
-        """Draws an extent: up to so many tiles, a multiple of `unit` unless the case is wild."""
+        """Draws an extent: up to so many tiles, mostly a multiple of `unit` unless it is wild."""
         form = self.rng.random()
         if form < 0.4:
             n = -(-tile // unit) * unit * self.rng.randint(1, tiles)
-        elif form < 0.8 or not self.wild:
+        elif form < 0.8 or (not self.wild and form < 0.95):
             n = unit * self.rng.randint(1, max(1, tile * tiles // unit))
         else:
             n = self.rng.randint(1, tile * tiles)

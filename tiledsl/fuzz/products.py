@@ -149,7 +149,7 @@ class Products:
         first = self.first_tensor()
         if first and d.chance(0.6):
             end = first
-        form = d.weighted({"all": 14, "causal": 2, "later": 2, "half": 1, "split": 1})
+        form = d.weighted({"all": 14, "causal": 2, "later": 2, "half": 1, "split": 1, "odd": 1})
         match form:
             case "causal":
                 return "0", d.pick([f"min({end}, m + BM)", f"tl.minimum({end}, n + BN)"])
@@ -159,6 +159,8 @@ class Products:
                 return "0", f"({end} // 2) // BK * BK"
             case "split":
                 return "pid_n * BK", end
+            case "odd":
+                return d.pick(["1", "4", "8", "-8"]), end
             case _:
                 return "0", end
 

@@ -95,7 +95,13 @@ class Results:
             with d.block("if pid_m == 0:"):
                 d.line(f"{name}.store(({at}m, n), {cast})")
             return
-        d.line(f"{name}.store(({at}m, n), {cast})")
+        d.line(f"{name}.store(({at}{self.place('m')}, {self.place('n')}), {cast})")
+
+    def place(self, start: str) -> str:
+        """Where a block is stored: as it was computed, or moved, also before the tensor."""
+        if not self.d.chance(0.05):
+            return start
+        return f"{start} {self.d.pick(['- 3', '+ 5', '- 8', '+ 16', '- 32'])}"
 
     def second(self) -> None:
         """Another result: a tile, or a row per program."""

@@ -47,6 +47,14 @@ class Argument:
     value: Value
 
 
+def graph_of(op: Op) -> TileGraph | None:
+    """The graph that holds an op."""
+    region = op.parent
+    while region is not None and region.parent is not None:
+        region = region.parent.parent
+    return region.graph if region is not None else None
+
+
 @dataclass
 class TileGraph:
     """One kernel at one level.
@@ -63,6 +71,7 @@ class TileGraph:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        self.body.graph = self
         self._nx: Any = _networkx().MultiDiGraph()
         self._ops: dict[int, Op] = {}
         # How many ops of each class there are: most searches are for what a kernel has not.

@@ -41,6 +41,7 @@ from tiledsl.ir.types import Type
 from tiledsl.target import Target
 
 if TYPE_CHECKING:
+    from tiledsl.ir.graph import TileGraph
     from tiledsl.ir.machine import Machine
 
 __all__ = [
@@ -93,12 +94,16 @@ class Value:
 
 
 class Region:
-    """A single block: arguments and ordered ops, the last of which may be a terminator."""
+    """A single block: arguments and ordered ops, the last of which may be a terminator.
 
-    __slots__ = ("args", "id", "ops", "parent")
+    graph: of a top region, the graph.
+    """
+
+    __slots__ = ("args", "graph", "id", "ops", "parent")
 
     def __init__(self, parent: Op | None = None) -> None:
         self.parent = parent
+        self.graph: TileGraph | None = None
         self.args: list[Value] = []
         self.ops: list[Op] = []
         self.id = next(_ids)

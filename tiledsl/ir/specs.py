@@ -62,16 +62,20 @@ class ScalarSpec:
     """A scalar argument passed by value as `dtype`.
 
     divisible: of an integer, the largest of 16, 8, 4, 2 and 1 that divides its value. one: whether
-    it is 1.
+    it is 1. sign: of an integer, 1 over 0, -1 for 0 and less, 0 where that is not known.
     """
 
     dtype: DType
     divisible: int = 1
     one: bool = False
+    sign: int = 0
 
     def __str__(self) -> str:
         facts = f", multiple of {self.divisible}" if self.divisible > 1 else ""
-        return f"scalar<{self.dtype}{facts}{', = 1' if self.one else ''}>"
+        facts += ", = 1" if self.one else ""
+        facts += ", not over 0" if self.sign < 0 else ""
+        facts += ", of any sign" if self.sign == 0 and self.dtype.is_int else ""
+        return f"scalar<{self.dtype}{facts}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,3 +38,12 @@ def vectors_of(layout: Layout) -> Vectors | None:
             )
             return Vectors(dim, size, lanes if lanes & (lanes - 1) == 0 else 1, chained)
     return None
+
+
+MOST_SHIFTED = 128
+"""Elements of a thread up to which accesses are shifted; ptxas takes minutes for twice as many."""
+
+
+def is_too_long(layout: Layout) -> bool:
+    """Whether a thread holds more of a tile than is worth shifting."""
+    return layout.num_regs > MOST_SHIFTED

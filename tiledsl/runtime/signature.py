@@ -50,10 +50,12 @@ TO_TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in FROM_TORC
 # What is said of an integer's divisors, by its low four bits: whole vectors of 16 bytes of any
 # dtype, of 2-byte and of 4-byte elements, and words of 2-byte elements.
 _DIVISORS = tuple(next(d for d in (16, 8, 4, 2, 1) if low % d == 0) for low in range(16))
-_I32 = tuple(ScalarSpec(dtypes.int32, n) for n in _DIVISORS)
-_I64 = tuple(ScalarSpec(dtypes.int64, n) for n in _DIVISORS)
-_U64 = tuple(ScalarSpec(dtypes.uint64, n) for n in _DIVISORS)
-_ONE = ScalarSpec(dtypes.int32, 1, one=True)
+_I32 = tuple(ScalarSpec(dtypes.int32, n, sign=1) for n in _DIVISORS)
+_I64 = tuple(ScalarSpec(dtypes.int64, n, sign=1) for n in _DIVISORS)
+_U64 = tuple(ScalarSpec(dtypes.uint64, n, sign=1) for n in _DIVISORS)
+_BELOW32 = tuple(ScalarSpec(dtypes.int32, n, sign=-1) for n in _DIVISORS)
+_BELOW64 = tuple(ScalarSpec(dtypes.int64, n, sign=-1) for n in _DIVISORS)
+_ONE = ScalarSpec(dtypes.int32, 1, one=True, sign=1)
 _F32 = ScalarSpec(dtypes.float32)
 _I1 = ScalarSpec(dtypes.int1)
 _NONE = NoneSpec()
@@ -244,12 +246,11 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
 def _int_spec(name: str, value: int) -> ScalarSpec:
     if value == 1:
         return _ONE
-    # Strides of 0 and below are for no tensor map: nothing is said of such numbers.
-    low = value & 15 if value > 0 else 1
+    low = value & 15
     if -(2**31) <= value < dtypes.INT32_ROOM:
-        return _I32[low]
+        return _I32[low] if value > 0 else _BELOW32[low]
     if -(2**63) <= value < 2**63:
-        return _I64[low]
+        return _I64[low] if value > 0 else _BELOW64[low]
     if 0 <= value < 2**64:
         return _U64[low]
     raise LaunchError(f"argument {name}: {value} does not fit 64 bits")

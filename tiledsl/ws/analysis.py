@@ -36,7 +36,7 @@ from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.bulk import bulk_starts
+from tiledsl.ws.bulk import start_fault
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,10 @@ class DotLoop:
 
 @dataclass
 class Analysis:
-    """Facts about one tile graph.
-
-    starts: `bulk_starts` of the stores. epilogue_loads: block shapes of loads that feed no dot.
-    """
+    """Facts about one tile graph. epilogue_loads: block shapes of loads that feed no dot."""
 
     loops: list[DotLoop] = field(default_factory=list[DotLoop])
     stores: list[Store] = field(default_factory=list[Store])
-    starts: dict[int, int] = field(default_factory=dict[int, int])
     declined: list[Declined] = field(default_factory=list[Declined])
     epilogue_loads: tuple[tuple[int, ...], ...] = ()
 
@@ -205,6 +201,8 @@ def smem_of_load(load: Load) -> SmemType | str:
         )
     if load.other is not None and constant_value(load.other) != 0:
         return "the load has an `other` that is not 0"
+    if fault := start_fault(load):
+        return fault
     kept = [d for d in range(t.rank) if d not in load.squeeze]
     if len(kept) != 2:
         return f"the block has {len(kept)} dimensions, expected two"
@@ -223,7 +221,6 @@ def analyze(graph: TileGraph) -> Analysis:
     """Finds the loops that can be specialised, and says why others cannot."""
     out = Analysis()
     out.stores = graph.find(Store)
-    out.starts = bulk_starts(graph)
     dots: list[Dot] = graph.find(Dot)
     written = {t for s in out.stores for t in tensors_of(s.tensor)}
     if not dots:

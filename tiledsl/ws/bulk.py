@@ -1,33 +1,108 @@
-"""Where bulk stores may start and end.
+"""Where bulk copies of a tensor map may start, and bulk stores end.
 
-A bulk store of a tensor map writes whole 16 bytes of a row: what is left of 16 bytes behind the
-extent of the contiguous dimension is overwritten, and a start that is no multiple of 16 bytes is an
-illegal instruction. Loads know neither limit. Ref: seen on an H200; the PTX ISA says nothing of it.
+Along the contiguous dimension, a bulk copy starts at a multiple of 16 bytes: at any other place it
+is an illegal instruction, and so is a bulk store that starts before the tensor in any dimension. A
+bulk store writes whole 16 bytes of a row: what is left of them behind the extent is overwritten,
+while bulk loads end anywhere. Ref: measured on an H200; the PTX ISA does not say so.
 """
 
 from __future__ import annotations
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import AxisInfo
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import graph_of
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
+from tiledsl.ir.types import ScalarType
 
 BULK_BYTES = TMA_ALIGN_BYTES
 
 
-def bulk_starts(graph: TileGraph) -> dict[int, int]:
-    """By id of a store: bytes that divide where its blocks start along the contiguous dimension."""
-    out: dict[int, int] = {}
-    quick = AxisFacts(graph.facts.get("divisors", {}))
-    thorough = axis_facts(graph.body, graph.facts.get("divisors", {}))
-    for store in graph.find(Store):
-        t = tensor_type(store.tensor, "store")
-        if t.inner_dim is not None:
-            start = store.offsets[t.inner_dim]
-            every = quick.of(start).every
-            if every * t.dtype.bytes % BULK_BYTES:
-                every = thorough.of(start).every
-            out[store.id] = every * t.dtype.bytes
-    return out
+class Starts:
+    """What is known of where the blocks of a graph's accesses start."""
+
+    def __init__(self, graph: TileGraph | None) -> None:
+        self.graph = graph
+        known = graph.facts if graph is not None else {}
+        self.divisors: dict[str, int] = known.get("divisors", {})
+        self.numbers: dict[str, tuple[int, bool]] = known.get("numbers", {})
+        self.quick = self._seeded(AxisFacts(self.divisors))
+        self._thorough: AxisFacts | None = None
+
+    def _seeded(self, facts: AxisFacts) -> AxisFacts:
+        for arg in self.graph.args if self.graph is not None else ():
+            if arg.name in self.numbers:
+                every, positive = self.numbers[arg.name]
+                facts.known[arg] = AxisInfo((), every, positive=positive)
+        return facts
+
+    def _all(self) -> AxisFacts:
+        """With what loops carry, which takes an analysis of the whole kernel."""
+        if self._thorough is None:
+            assert self.graph is not None
+            self._thorough = self._seeded(axis_facts(self.graph.body, self.divisors))
+        return self._thorough
+
+    def every(self, value: Value, enough: int) -> int:
+        """A number that divides a scalar: a multiple of `enough` where that can be told."""
+        found = self.quick.of(value).every
+        return found if found % enough == 0 or self.graph is None else self._all().of(value).every
+
+    def positive(self, value: Value) -> bool:
+        """Whether a scalar is never below 0."""
+        is_known = self.quick.of(value).positive
+        return is_known or (self.graph is not None and self._all().of(value).positive)
+
+
+def start_fault(op: Load | Store) -> str:
+    """Why the blocks of an access may start where no bulk copy does; empty when none does."""
+    t = tensor_type(op.tensor, "access")
+    if t.inner_dim is None:
+        return "no dimension has stride 1"
+    starts, size = Starts(graph_of(op)), t.dtype.bytes
+    if isinstance(op, Load) and op.block_shape[t.inner_dim] * size % BULK_BYTES:
+        return ""  # no plan takes such a tile, and says so
+    every = starts.every(op.offsets[t.inner_dim], max(1, BULK_BYTES // size)) * size
+    if every % BULK_BYTES:
+        return (
+            f"a block may start at any multiple of {every} bytes of a row, and bulk copies start "
+            f"at multiples of {BULK_BYTES} (tl.multiple_of states one)"
+        )
+    if isinstance(op, Store):
+        before = [d for d in range(t.rank) if not starts.positive(op.offsets[d])]
+        if any(d != _lines(op) for d in before):
+            return "a block may start before the tensor does, and bulk stores must not"
+    return ""
+
+
+def _lines(op: Store) -> int | None:
+    """The dimension in which a bulk store can leave lines out: the one after the contiguous one."""
+    t = tensor_type(op.tensor, "store")
+    dim = max((d for d in range(t.rank) if d != t.inner_dim), default=None)
+    return None if dim in op.squeeze or (op.end is not None and op.end_dim != dim) else dim
+
+
+def cut_stores(graph: TileGraph) -> None:
+    """Stores that may start before the tensor get an end, which has them stored line by line."""
+    starts = Starts(graph)
+    for op in graph.find(Store):
+        dim = _lines(op)
+        if op.end is not None or dim is None or starts.positive(op.offsets[dim]):
+            continue
+        assert op.parent is not None
+        b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
+        end = b.value(Shape(op.tensor, dim))
+        wanted = op.offsets[dim].type
+        if isinstance(wanted, ScalarType) and end.type != wanted:
+            end = b.value(Cast(end, wanted.dtype))
+        block, squeeze = op.block_shape, op.squeeze
+        new = Store(op.tensor, op.offsets, op.value, block, squeeze, end, dim, loc=op.loc)
+        graph.replace_op(op, new)

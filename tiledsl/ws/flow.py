@@ -42,7 +42,6 @@ from tiledsl.ws.analysis import smem_of_load
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
-from tiledsl.ws.bulk import bulk_starts
 from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import StagedOperand
 from tiledsl.ws.paired import pair_rows
@@ -73,15 +72,11 @@ class FlowLoop:
 
 @dataclass
 class Flow:
-    """The flow loops of a kernel and the operand loads that live outside of them.
-
-    starts: `bulk_starts` of the stores.
-    """
+    """The flow loops of a kernel and the operand loads that live outside of them."""
 
     loops: list[FlowLoop] = field(default_factory=list[FlowLoop])
     outer: list[OperandLoad] = field(default_factory=list[OperandLoad])
     stores: list[Store] = field(default_factory=list[Store])
-    starts: dict[int, int] = field(default_factory=dict[int, int])
     declined: list[Declined] = field(default_factory=list[Declined])
     notes: list[str] = field(default_factory=list[str])
 
@@ -96,7 +91,7 @@ class Flow:
 
 def analyze_flow(graph: TileGraph) -> Flow:
     """Finds the flow loops, or says why there are none."""
-    out = Flow(stores=graph.find(Store), starts=bulk_starts(graph))
+    out = Flow(stores=graph.find(Store))
     for op in graph.walk():
         if isinstance(op, While):
             out.decline("the kernel has a while loop", op)

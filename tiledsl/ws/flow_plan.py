@@ -249,7 +249,7 @@ def _staging_bytes(flow: Flow, plan: Plan) -> int:
     for store in flow.stores:
         value = store.value.type
         if isinstance(value, TileType) and value.rank == 2:
-            found = store_geometry(store, plan, flow.starts[store.id])
+            found = store_geometry(store, plan)
             if not isinstance(found, str):
                 return found.buffer_bytes * plan.num_consumers
     return 0

@@ -291,7 +291,7 @@ class _Selector:
         assert isinstance(b, TileType)
         self.probe_tile = (int(a.shape[0]), int(b.shape[1]), int(a.shape[1]))
         probe = Plan(num_consumers=1, mma_depth=1)
-        self.staged = bool(stored_geometry(analysis.stores, analysis.starts, probe)[0])
+        self.staged = bool(stored_geometry(analysis.stores, probe)[0])
         self.span = self.loop_span()
         self.outer = self.outer_trips()
 

@@ -15,6 +15,7 @@ from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import is_too_long
 from tiledsl.ir.vectors import vectors_of
 
 PIECE_BYTES = 16
@@ -61,7 +62,7 @@ def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
         return None
     dim = found.dim
     width = shiftable_width(op, dim, facts)
-    if width == 1 or found.size % width or layout.num_regs % width:
+    if width == 1 or found.size % width or layout.num_regs % width or is_too_long(layout):
         return None
     lanes = found.lanes if found.size == width else 1
     run = facts.of(op.pointer).axes[dim].contiguity

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tiledsl.errors import ScheduleError
@@ -16,6 +15,7 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
 from tiledsl.ws.bulk import BULK_BYTES
+from tiledsl.ws.bulk import start_fault
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.plan import Plan
 
@@ -83,11 +83,8 @@ def split_of(store: Store, plan: Plan) -> int:
     return 1 - plan.split_dim if is_turned(store.value) else plan.split_dim
 
 
-def store_geometry(store: Store, plan: Plan, start_bytes: int = BULK_BYTES) -> StoreGeometry | str:
-    """The staging of a store, or the reason why it writes straight from registers.
-
-    start_bytes: divides where its blocks start along the contiguous dimension.
-    """
+def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
+    """The staging of a store, or the reason why it writes straight from registers."""
     t = tensor_type(store.tensor, "store")
     if not t.tma or t.inner_dim is None:
         return (
@@ -105,11 +102,6 @@ def store_geometry(store: Store, plan: Plan, start_bytes: int = BULK_BYTES) -> S
         return (
             "the output's rows end between multiples of 16 bytes, and bulk stores write whole ones"
         )
-    if start_bytes % BULK_BYTES:
-        return (
-            f"a block may start at any multiple of {start_bytes} bytes of a row, bulk stores at "
-            "multiples of 16 (tl.multiple_of says where it does)"
-        )
     dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
     if store.end is not None and dims[1:2] != (store.end_dim,):
         return "its end is not along the dimension next to that of stride 1"
@@ -123,16 +115,16 @@ def store_geometry(store: Store, plan: Plan, start_bytes: int = BULK_BYTES) -> S
         return f"a warpgroup's part of {part[0]}x{part[1]} is too narrow for a 128-byte chunk"
     if part[major] * t.dtype.bytes % BULK_BYTES:
         return f"a part of {part[major]} elements is no multiple of 16 bytes, as bulk stores are"
+    if fault := start_fault(store):
+        return fault
     chunks = -(-part[major] // width)
     return StoreGeometry(major, (part[0], part[1]), width, chunks, t.dtype.bytes, split)
 
 
-def stored_geometry(
-    stores: list[Store], starts: Mapping[int, int], plan: Plan
-) -> tuple[dict[int, StoreGeometry], list[str]]:
+def stored_geometry(stores: list[Store], plan: Plan) -> tuple[dict[int, StoreGeometry], list[str]]:
     """Staging geometry of each store by op id (all alike).
 
-    And a line per store that writes from registers. starts: `bulk_starts`.
+    And a line per store that writes from registers.
     """
     out: dict[int, StoreGeometry] = {}
     notes: list[str] = []
@@ -140,7 +132,7 @@ def stored_geometry(
         value = store.value.type
         assert isinstance(value, TileType)
         found = (
-            store_geometry(store, plan, starts.get(store.id, 1))
+            store_geometry(store, plan)
             if value.rank == 2
             else "the stored tile is not two-dimensional"
         )

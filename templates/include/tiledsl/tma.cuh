@@ -221,16 +221,18 @@ TDSL_FN void tma_store(const TensorMap* map, u32 src, i32 c0, i32 c1, i32 c2, i3
                ::"l"((u64)map), "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
 }
 
-// The first `rows` of the ROWS lines of 128 bytes of a box: whole, or in boxes of 8 lines and of 1 line,
-// whose lines run along coordinate 1. Thread.
+// The first `rows` of the ROWS lines of 128 bytes of a box, but those before the tensor: whole, or in boxes
+// of 8 lines and of 1 line, whose lines run along coordinate 1. Thread.
 template <int ROWS, typename... Outer>
 TDSL_FN void tma_store_rows(int rows, const TensorMap* map, const TensorMap* eight, const TensorMap* one,
                             u32 src, i32 c0, i32 c1, Outer... outer) {
-  if (rows >= ROWS) {
+  if (rows >= ROWS && c1 >= 0) {
     tma_store(map, src, c0, c1, outer...);
     return;
   }
-  int at = 0;
+  rows = rows < ROWS ? rows : ROWS;
+  int at = c1 < 0 ? -c1 : 0;  // a store that starts before its tensor is an illegal instruction
+  for (; at < rows && at % 8; ++at) tma_store(one, src + at * 128u, c0, c1 + at, outer...);
   for (; at + 8 <= rows; at += 8) tma_store(eight, src + at * 128u, c0, c1 + at, outer...);
   for (; at < rows; ++at) tma_store(one, src + at * 128u, c0, c1 + at, outer...);
 }

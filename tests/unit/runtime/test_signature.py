@@ -157,7 +157,7 @@ def test_signature():
     found, device = signature(args)
     assert device == Device("cpu")
     assert found.names == ("a", "n", "b")
-    assert found["n"] == ScalarSpec(dtypes.int32)
+    assert found["n"] == ScalarSpec(dtypes.int32, sign=1)
     again, _ = signature({"a": torch.ones(8, 8), "n": 5, "b": None})
     assert again == found
     assert hash(again) == hash(found)
@@ -212,20 +212,20 @@ def test_other_objects_with_a_pointer():
 
 
 @pytest.mark.parametrize(
-    ("value", "divisible", "one"),
+    ("value", "divisible", "one", "sign"),
     [
-        (0, 1, False),
-        (1, 1, True),
-        (7, 1, False),
-        (12, 4, False),
-        (-24, 1, False),
-        (2**40, 16, False),
+        (0, 16, False, -1),
+        (1, 1, True, 1),
+        (7, 1, False, 1),
+        (12, 4, False, 1),
+        (-24, 8, False, -1),
+        (2**40, 16, False, 1),
     ],
 )
-def test_integers_are_known_by_their_divisors(value, divisible, one):
+def test_integers_are_known_by_their_divisors(value, divisible, one, sign):
     found = scalar_spec("n", value)
     assert isinstance(found, ScalarSpec)
-    assert (found.divisible, found.one) == (divisible, one)
+    assert (found.divisible, found.one, found.sign) == (divisible, one, sign)
     plain, _ = signature({"n": value}, plain=("n",))
     assert plain["n"] == ScalarSpec(found.dtype)
 

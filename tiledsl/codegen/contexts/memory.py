@@ -30,6 +30,7 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import is_too_long
 from tiledsl.ir.vectors import vectors_of
 
 PIECE_BYTES = 16
@@ -174,7 +175,8 @@ def _access(
 def _shifted(block: _Block, c: AccessContext, *, is_store: bool) -> str:
     """The access in aligned pieces of vectors that are not aligned themselves, or ""."""
     found, element = vectors_of(block.layout), memory_type(block.type_.dtype)
-    if c.width * block.type_.dtype.bytes != PIECE_BYTES or found is None:
+    is_whole = c.width * block.type_.dtype.bytes == PIECE_BYTES
+    if not is_whole or found is None or is_too_long(block.layout):
         return ""
     if not is_store:
         lane = f"FilledLane<{element}>{{{c.at}, {c.inside}, {c.other}}}"

@@ -137,14 +137,18 @@ class AxisFacts:
                         self.known[result] = self._compute(result)
 
     def _loop(self, op: For) -> None:
-        lower, step = self.of(op.lower), self.of(op.step)
-        counts_up = step.value is not None and step.value > 0
-        self.known[op.iv] = AxisInfo(
-            (), gcd(lower.every, step.every), positive=lower.positive and counts_up
-        )
+        self.known[op.iv] = self._counted(op)
         self._settle(op.init, [op.carried], lambda: self._body(op.body))
         for result, arg in zip(op.results, op.carried, strict=True):
             self.known[result] = self.known[arg]
+
+    def _counted(self, op: For) -> AxisInfo:
+        """The variable of a loop."""
+        lower, upper, step = self.of(op.lower), self.of(op.upper), self.of(op.step)
+        ends_at_zero = upper.value is not None and upper.value >= -1
+        is_down = step.value is not None and step.value < 0
+        positive = ends_at_zero if is_down else lower.positive and step.positive
+        return AxisInfo((), gcd(lower.every, step.every), positive=positive)
 
     def _while(self, op: While) -> None:
         before, body = op.before.args, op.body.args
@@ -186,6 +190,9 @@ class AxisFacts:
     def _compute(self, value: Value) -> AxisInfo:
         op = value.defining_op
         if op is None:
+            loop = value.owner.parent if isinstance(value.owner, Region) else None
+            if isinstance(loop, For) and value is loop.iv:
+                return self._counted(loop)
             divisor = _power_of_two(self.divisors.get(value.name, 1))
             found = unknown(value)
             return AxisInfo(found.axes, divisor, found.unit, None, found.positive)
@@ -324,7 +331,21 @@ def _sub(facts: AxisFacts, op: ew.Sub) -> AxisInfo:
         divisor = gcd(a.at_runs(dim, run), b.at_runs(dim, run))
         axes.append(Axis(run, divisor, gcd(x.constancy, y.constancy)))
     value = None if a.value is None or b.value is None else a.value - b.value
-    return AxisInfo(tuple(axes), gcd(a.every, b.every), value=value)
+    return AxisInfo(tuple(axes), gcd(a.every, b.every), value=value, positive=_is_turned(op))
+
+
+def _is_turned(op: ew.Sub) -> bool:
+    """Whether a difference is the number of programs, less 1, less the program's own number."""
+    last, own = op.a.defining_op, op.b.defining_op
+    if not isinstance(own, program.ProgramId) or not isinstance(last, ew.Sub):
+        return False
+    count, one = last.a.defining_op, last.b.defining_op
+    return (
+        isinstance(count, program.NumPrograms)
+        and count.axis == own.axis
+        and isinstance(one, ew.Constant)
+        and one.value in (0, 1)
+    )
 
 
 @_rule(ew.Mul)
@@ -483,6 +504,12 @@ def _base(facts: AxisFacts, op: Base) -> AxisInfo:
     del facts
     align = memory.tensor_type(op.tensor, "base").align_bytes
     return AxisInfo((), align, unknown(op.result).unit, None, positive=True)
+
+
+@_rule(memory.Shape)
+def _shape(facts: AxisFacts, op: memory.Shape) -> AxisInfo:
+    del facts, op
+    return AxisInfo((), 1, positive=True)
 
 
 @_rule(pointer.Load)

@@ -24,6 +24,7 @@ class Plan:
     share; with split_k > 1 they
     share one tile and split its loop instead.
     turns: warpgroups that share a tile issue their products one after the other.
+    skips_ones: a warp leaves a sum alone where all its factors are one.
     dynamic: the load role draws tiles from a counter at run time instead of walking in steps.
     longest_first: grid axis along which programs take longer, visited from its end, -1 for none.
     outer_stages: slots of a channel whose load stands before the loop.
@@ -44,6 +45,7 @@ class Plan:
     num_consumers: int = 2
     ping_pong: bool = False
     turns: bool = False
+    skips_ones: bool = False
     split: int = 0
     swapped: bool = False
     persistent: bool = True

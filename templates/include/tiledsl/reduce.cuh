@@ -48,5 +48,12 @@ TDSL_FN u32 warp_min(u32 v) { return __reduce_min_sync(0xffffffffu, v); }
 TDSL_FN bool warp_any(bool v) { return __any_sync(0xffffffffu, v); }
 TDSL_FN bool warp_all(bool v) { return __all_sync(0xffffffffu, v); }
 TDSL_FN u32 warp_ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+// Whether any of the warp's numbers is not 1 (NaN is not). Warp, converged.
+template <int N> TDSL_FN bool any_but_one(const float (&x)[N]) {
+  bool differs = false;
+#pragma unroll
+  for (int i = 0; i < N; ++i) differs |= x[i] != 1.0f;
+  return warp_any(differs);
+}
 
 }  // namespace tdsl

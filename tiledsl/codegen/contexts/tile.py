@@ -39,7 +39,7 @@ class MapContext:
     Or a lambda that gives one element and a loop over groups of registers.
 
     name, element: the result and the lambda. group: registers that are packed at once. pins: `keep`
-    statements or "".
+    statements or "". unless: a tile of which not all elements are one where the loop runs.
     """
 
     before: str
@@ -53,6 +53,7 @@ class MapContext:
     variant: str = ""
     skip: str = ""
     only: str = ""
+    unless: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,9 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     for tie in map_ties(op):
         e.in_place(tie)
     pins = "\n".join(f"keep({e.name(r)});" for r in op.results if e.is_accumulator(r))
+    if op.unless_one >= 0:
+        unless = e.text(op.inputs[op.unless_one])
+        return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
     if not _is_whole_packed(op):
         packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
         before = "\n".join(f"{e.name(r)}.zero();" for r in packed)

@@ -222,6 +222,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     registers of the results hold nothing. part_of_warpgroup: coordinates of a warpgroup's part.
     in_place: an input whose place the result takes, -1 for none; where nothing is computed the
     result is that input.
+    unless_one: an f32 tile among the inputs, -1 for none: a warp that sees nothing but ones in it
+    computes nothing. For products with it, which are the same then.
     shape, layout: the iteration space; all results have it.
     """
 
@@ -235,6 +237,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     part: tuple[tuple[int, ...], ...] = attribute(default=())
     part_of_warpgroup: bool = attribute(default=False)
     in_place: int = attribute(default=-1)
+    unless_one: int = attribute(default=-1)
 
     def infer_types(self) -> tuple[Type, ...]:
         return tuple(TileType(self.shape, d, self.layout) for d in self.out_dtypes)
@@ -243,6 +246,8 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
         if len(self.body.args) != len(self.inputs) + len(self.shape):
             expected = len(self.inputs) + len(self.shape)
             raise VerifyError(f"map: body has {len(self.body.args)} arguments, expected {expected}")
+        if self.unless_one >= 0 and self.in_place < 0:
+            raise VerifyError("map: with unless_one, the result takes the place of an input")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         args = lane_arguments(self.shape, self.follows, arrays)

@@ -9,6 +9,7 @@ from tiledsl.ir.ops.smem import Slot
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tma import Load
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.slot_vectors import slot_vectors
 
 
 def render_report(kernel: Kernel, remark: str = "") -> str:
@@ -77,8 +78,9 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
     assert kernel.analysis is not None
     out: list[str] = []
     for found in kernel.analysis.loops:
-        names = ", ".join(f"{o.name} {'x'.join(map(str, o.smem.shape))}" for o in found.loads)
-        size = sum(o.smem.bytes for o in found.loads)
+        loads = (*found.loads, *slot_vectors(found))
+        names = ", ".join(f"{o.name} {'x'.join(map(str, o.smem.shape))}" for o in loads)
+        size = sum(o.smem.bytes for o in loads)
         at = found.loop.loc.short if found.loop.loc else "?"
         out.append(
             f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; "

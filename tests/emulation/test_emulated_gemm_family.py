@@ -72,15 +72,18 @@ def test_scales_of_rows_and_columns(limit: int | None) -> None:
 
 SCALED = {
     "cluster": {"BM": 128, "BN": 128, "cluster": 2},
+    "three in turns": {"BM": 192, "BN": 128, "ping_pong": True},
     "split": {"BM": 64, "BN": 128, "split_k": 2},
     "swapped": {"BM": 16, "BN": 64},
     "single role": {"BM": 64, "BN": 64, "warp_specialize": False},
 }
 
 
+@pytest.mark.parametrize("N", [208, 400])
 @pytest.mark.parametrize("name", SCALED)
-def test_block_scales(name: str) -> None:
-    M, N, K = 136, 208, 400
+def test_block_scales(name: str, N: int) -> None:
+    """Scales of 4 blocks of columns come in the slots, those of 2 in loads of their own."""
+    M, K = 136, 400
     args = {
         "a": normal(M, K), "b": normal(N, K).T, "sa": RNG.random((-(-K // 128), M), dtype=np.float32),
         "sb": RNG.random((-(-K // 128), -(-N // 128)), dtype=np.float32), "c": nothing(M, N),

@@ -42,6 +42,11 @@ sums, 8192 x 8192 x 4096: a slot takes 157 clocks more than its wgmmas with thre
 64 x 128, 200 with two, whatever their columns.
 """
 
+VECTOR_CLOCKS = 60
+"""As HANDOFF_CLOCKS, of loops that read vectors (scales) from their slots: to 8192 x 8192 x 4096
+without scales 17 clocks a slot with three warpgroups, to 64 x 7168 x 2048 some 30 with two.
+"""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -56,6 +61,7 @@ class Problem:
     epilogue_tiles: tiles of the result's size that the epilogue loads.
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
     adds: passes of CUDA cores over the elements of a product in each iteration.
+    reads_vectors: vectors come in the slots, and what is done with a product needs them.
     """
 
     grid: tuple[int, int, int]
@@ -71,6 +77,7 @@ class Problem:
     padding: tuple[float, float] = (0.0, 0.0)
     rereads: int = 1
     epilogue_tiles: int = 0
+    reads_vectors: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,8 @@ def alone_clocks(plan: Plan, p: Problem, mma: float) -> float:
 
 def handoff_clocks(plan: Plan, p: Problem) -> float:
     """Clocks of an iteration in which the tensor core waits for the next product."""
-    return HANDOFF_CLOCKS / max(2, plan.warpgroups_per_tile) if p.adds else 0.0
+    clocks = HANDOFF_CLOCKS + (VECTOR_CLOCKS if p.reads_vectors else 0)
+    return clocks / max(2, plan.warpgroups_per_tile) if p.adds else 0.0
 
 
 def smem_clocks(plan: Plan, p: Problem) -> float:

@@ -246,7 +246,7 @@ class StreamedTiles:
         assert isinstance(type_, TileType)
         part = (first, count, first - self.first)
         slot = self.slots[self.index[load.id]]
-        read = smem.Read(slot, self.scratch, type_.shape, part, names=(load.result.name,))
+        read = smem.Read(slot, self.scratch, None, type_.shape, part, names=(load.result.name,))
         b.add(read)
         read.result.type = type_
         return read.result

@@ -22,6 +22,8 @@ from tiledsl.ws.epilogues import separable
 from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.slot_vectors import VectorSize
+from tiledsl.ws.slot_vectors import vector_sizes
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class KernelShape:
     acc_bits: int = 32
     sums_f32: bool = True
     num_operands: tuple[int, int] = (1, 1)
+    vectors: tuple[VectorSize, ...] = ()
+
+    def vector_bytes(self, tile: tuple[int, int, int]) -> int:
+        """Bytes of the vectors that come in a slot beside the operands."""
+        return sum(v.bytes_in(tile, self.probe) for v in self.vectors)
 
     def sum_regs(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Registers of a consumer thread for the tiles that a loop keeps.
@@ -153,6 +160,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         acc.dtype.bits if not first.partial else 32,
         acc.dtype == float32,
         operand_counts(first),
+        tuple(v for f in analysis.loops for v in vector_sizes(f)),
     )
 
 

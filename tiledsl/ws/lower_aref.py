@@ -58,6 +58,7 @@ from tiledsl.ws.prefetch import stream_of
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
+from tiledsl.ws.slot_vectors import LINE_BYTES
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import lies_as_planned
 from tiledsl.ws.stores import unstaged
@@ -189,6 +190,7 @@ class Lowering:
             at = self.smem.take(
                 f"{name} ring",
                 payload.bytes * type_.depth,
+                align=1024 if payload.swizzle_bytes else LINE_BYTES,
                 detail=f"{type_.depth} slots of {extents} {payload.dtype}"
                 + (", rows in pairs" if payload.paired else ""),
                 hint="fewer num_stages or a smaller tile",
@@ -281,7 +283,9 @@ class Lowering:
             self.graph.replace_op(op, mma.Pin(op.value, scratch, loc=op.loc))
         for op in reads:
             type_ = op.result.type
-            new = smem.Read(op.smem, scratch, loc=op.loc, names=(op.result.name,))
+            new = smem.Read(
+                op.smem, scratch, op.first, op.shape, op.part, loc=op.loc, names=(op.result.name,)
+            )
             self.graph.replace_op(op, new)
             new.result.type = type_
 

@@ -3,8 +3,8 @@
 An iteration gets a slot, starts each product from zero, makes what does not depend on them, waits,
 gives the slot back, and does the rest of the loop body. While one warpgroup does that, the wgmmas
 of the others run, so that the tensor core stays busy without a second group in flight; they start
-their products in turns, which keeps them apart. Small blocks that the body loads for itself
-(scales) are loaded one iteration ahead.
+their products in turns, which keeps them apart. Vectors that the body loads for itself (scales)
+come in the slots (`slot_vectors`), or, like other small blocks, are loaded one iteration ahead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tiledsl.dtypes import int1
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -26,6 +25,7 @@ from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import TileType
@@ -35,6 +35,9 @@ from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
+from tiledsl.ws.slot_vectors import address_ops
+from tiledsl.ws.slot_vectors import most_in_front
+from tiledsl.ws.slot_vectors import slot_vectors
 
 if TYPE_CHECKING:
     from tiledsl.ws.consumer import ConsumerBuilder
@@ -63,28 +66,6 @@ def made_from(body: Region, sources: list[Value]) -> set[int]:
     return out
 
 
-def address_ops(loop: For, load: Load) -> list[Op] | None:
-    """Ops of the loop body that the place of a load needs, in order.
-
-    None where they need more than the loop variable.
-    """
-    made = {r: op for op in loop.body.ops for r in op.results}
-    wanted: set[int] = set()
-    work = [v for v in load.operands if v is not load.tensor]
-    while work:
-        v = work.pop()
-        if v in loop.carried:
-            return None
-        op = made.get(v)
-        if op is None or op.id in wanted:
-            continue
-        if op.effect is not Effect.PURE or op.regions or isinstance(v.type, TileType):
-            return None
-        wanted.add(op.id)
-        work += op.operands
-    return [op for op in loop.body.ops if op.id in wanted]
-
-
 class PartialLoop:
     """Emits one such loop into the consumer role that `maker` builds."""
 
@@ -95,7 +76,8 @@ class PartialLoop:
         self.found = found
         self.loop = found.loop
         body = found.loop.body
-        operands = {o.op.id for o in found.loads}
+        self.vectors = slot_vectors(found)
+        operands = {o.op.id for o in (*found.loads, *self.vectors)}
         self.views = [
             op for op in body.ops if isinstance(op, Transpose) and self.is_operand(op, operands)
         ]
@@ -122,7 +104,7 @@ class PartialLoop:
 
         A block load reads nothing outside of its tensor, also past the last iteration.
         """
-        if not isinstance(op, Load) or op in [o.op for o in self.found.loads]:
+        if not isinstance(op, Load):
             return None
         type_ = op.result.type
         assert isinstance(type_, TileType)
@@ -202,6 +184,7 @@ class PartialLoop:
         products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
         if maker.plan.turns:
             maker.leave_order()
+        self.read_vectors()
         maker.clone_into(self.early)
         step = maker.like(iv, constant_step(loop))
         following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []
@@ -211,6 +194,23 @@ class PartialLoop:
         end = loop.body.terminator
         assert isinstance(end, Yield)
         return [*(maker.get(v) for v in end.values), *following]
+
+    def read_vectors(self) -> None:
+        """What comes in the slot besides the operands, in registers."""
+        for item in self.vectors:
+            type_ = item.op.result.type
+            assert isinstance(type_, TileType)
+            with self.b.located(item.op.loc):
+                first = self.first_of(item.op) if most_in_front(item.op) else None
+                read = Read(self.maker.get(item.op.result), first=first, shape=type_.shape)
+                self.maker.map[item.op.result] = self.b.value(read, item.name)
+
+    def first_of(self, load: Load) -> Value:
+        """The element of a vector's box where the vector starts."""
+        address = address_ops(self.loop, load)
+        assert address is not None
+        self.maker.clone_into([op for op in address if op.results[0] not in self.maker.map])
+        return self.maker.as_i32(self.maker.in_front(load))
 
     def issue(self, dot: mma.Dot, part: tuple[int, int]) -> Value:
         """Starts a product, or a part of it, from zero."""

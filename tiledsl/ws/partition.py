@@ -31,9 +31,11 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Max
 from tiledsl.ir.ops.elementwise import Min
+from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
@@ -53,6 +55,11 @@ from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.slot_vectors import is_vector
+from tiledsl.ws.slot_vectors import most_in_front
+from tiledsl.ws.slot_vectors import slot_vectors
+from tiledsl.ws.slot_vectors import start_elems
+from tiledsl.ws.slot_vectors import start_of
 
 TILE_SLOTS = 2
 
@@ -61,6 +68,7 @@ TILE_SLOTS = 2
 class Channel:
     """One aref and the loads that one put of it makes.
 
+    loads: the operands of dots, then vectors.
     loop: the accumulating dot loop that it feeds, where it feeds just one.
     multicast: per payload, whether the cluster's CTAs share it. hints: L2 eviction priorities.
     """
@@ -70,6 +78,14 @@ class Channel:
     multicast: tuple[bool, ...] = ()
     hints: tuple[str, ...] = ()
     loop: DotLoop | None = None
+
+
+def last_load(channel: Channel) -> Load:
+    """The last load of a channel in the program."""
+    loads = [item.op for item in channel.loads]
+    region = loads[0].parent
+    assert region is not None
+    return max(loads, key=region.ops.index)
 
 
 FAR = (1 << 31) - (1 << 16)
@@ -157,6 +173,11 @@ class RoleBuilder:
             return b.value(Add(lower, offset), name)
 
         return at(begin, "k_begin"), at(end, "k_end")
+
+    def in_front(self, load: Load) -> Value:
+        """Elements in front of a vector in its box."""
+        start = self.get(start_of(load))
+        return self.b.value(Mod(start, self.like(start, start_elems(load))), "in_front")
 
     # ------------------------------------------------------------------ tile loop
     def tile_loop(self, init: tuple[Value, ...] = ()) -> tuple[For | While | None, Region]:
@@ -338,12 +359,13 @@ class ProducerBuilder(RoleBuilder):
         super().__init__(builder, plan, channels, mapping, tiles)
         self.tainted = tainted
         self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loads}
+        self.last = {last_load(c).id for c in channels.values()}
         self.bounds: dict[int, tuple[Value, Value]] = {}
 
     def clone(self, op: Op) -> None:
         channel = self.loads.get(op.id)
         if channel is not None:
-            if channel.loads[-1].op is op:
+            if op.id in self.last:
                 self.put(channel)
             return
         if op.effect is Effect.WRITE or (
@@ -355,6 +377,7 @@ class ProducerBuilder(RoleBuilder):
     def put(self, channel: Channel) -> None:
         """One put with every load of the channel."""
         b = self.b
+        places = [self.box_offsets(item.op, item.smem) for item in channel.loads]
         op = aref.Put(
             channel.aref,
             multicast=channel.multicast,
@@ -364,18 +387,26 @@ class ProducerBuilder(RoleBuilder):
         b.add(op)
         with b.at(op.body):
             tiles: list[Value] = []
-            for item in channel.loads:
+            for item, offsets in zip(channel.loads, places, strict=True):
                 old = item.op
-                offsets = tuple(self.get(o) for o in old.offsets)
                 load = Load(
                     self.get(old.tensor),
                     offsets,
-                    block_shape=old.block_shape,
+                    block_shape=boxed_shape(old, item.smem),
                     squeeze=old.squeeze,
                     loc=old.loc,
                 )
                 tiles.append(b.value(load, item.name))
             b.add(Yield(tuple(tiles)))
+
+    def box_offsets(self, load: Load, smem: SmemType) -> tuple[Value, ...]:
+        """Where the block that is copied starts: a vector's where copies may."""
+        offsets = [self.get(o) for o in load.offsets]
+        if is_vector(smem) and most_in_front(load):
+            dim = tensor_type(load.tensor, "load").inner_dim
+            assert dim is not None
+            offsets[dim] = self.b.value(Sub(offsets[dim], self.in_front(load)))
+        return tuple(offsets)
 
     def clone_for(self, op: For) -> None:
         keep = [i for i, v in enumerate(op.carried) if v not in self.tainted]
@@ -412,6 +443,13 @@ class ProducerBuilder(RoleBuilder):
                 self.b.add(Yield(tuple(self.get(values[i]) for i in keep)))
 
 
+def boxed_shape(load: Load, smem: SmemType) -> tuple[int, ...]:
+    """The block that is copied: a vector fills whole lines of its slot."""
+    if not is_vector(smem):
+        return load.block_shape
+    return tuple(1 if d in load.squeeze else smem.shape[0] for d in range(len(load.block_shape)))
+
+
 def constant_step(loop: For) -> int:
     """The loop's step, a positive constant by analysis."""
     op = loop.step.defining_op
@@ -423,11 +461,16 @@ def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int,
     """One aref per accumulating dot loop, by loop id."""
     out: dict[int, Channel] = {}
     for found in analysis.loops:
-        value = make_aref(builder, found.loads, plan.num_stages)
+        vectors = slot_vectors(found)
+        loads = (*found.loads, *vectors)
+        value = make_aref(builder, loads, plan.num_stages)
         shared = plan.cluster_size > 1 and plan.split_k == 1
-        multicast = tuple(shared and plan.cluster_axis not in o.axes for o in found.loads)
+        multicast = tuple(
+            shared and plan.cluster_axis not in o.axes and o not in vectors for o in loads
+        )
         hints = eviction_hints(found, plan)
-        out[found.loop.id] = Channel(found.loads, value, multicast, hints, found)
+        hints += ("",) * len(vectors) if hints else ()
+        out[found.loop.id] = Channel(loads, value, multicast, hints, found)
     return out
 
 

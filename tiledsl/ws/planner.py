@@ -137,14 +137,13 @@ class Planner:
     def in_turns(self, base: Plan) -> Plan:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.
 
-        Three that only add gain 1 % by it, two lose 2 to 7 %. ptxas moves what a scaled product
-        needs (addresses of scales) between the wgmmas, which makes turns longer.
+        Three gain 1 to 2 % by it. Two that only add lose 2 to 7 %; with scales in the slots, which
+        ptxas reads between wgmmas that do not follow a turn, two gain 8 to 14 %, three 5 to 7 %.
         """
         s, asked = self.shape, self.overrides.ping_pong
         if s.partial is None or base.num_consumers == 1 or s.num_loops > 1:
             return base
-        adds_only = s.partial.tile_ops == 0
-        own = base.num_consumers > 2 and adds_only
+        own = base.num_consumers > 2 or (bool(s.vectors) and base.split == 0)
         return revised(base, turns=own if asked is None else asked)
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
@@ -169,8 +168,15 @@ class Planner:
         for split in (2, 4) if s.may_split and not base.ping_pong else ():
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
+                # Short loops of two wait for copies, not for each other.
+                turns = base.turns and (base.num_consumers > 2 or o.ping_pong is True)
                 yield revised(
-                    base, persistent=False, split_k=split, cluster_size=split, cluster_axis=-1
+                    base,
+                    persistent=False,
+                    split_k=split,
+                    cluster_size=split,
+                    cluster_axis=-1,
+                    turns=turns,
                 )
 
     def clustered(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
@@ -237,7 +243,7 @@ class Planner:
         chunk = s.streamable * SmemType((tile[0], 64), _DTYPES[2], 1).bytes
         groups = plan.num_consumers * plan.store_buffers
         staging = self.staging_bytes(plan, tile, p) // plan.num_consumers * groups
-        room = self.target.smem_bytes - staging - BARRIER_BYTES
+        room = self.target.smem_bytes - staging - self.spare_bytes
         least = plan.num_stages if self.overrides.num_stages else min(plan.num_stages, 4)
         slots = min(2, (room - least * self.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
@@ -273,7 +279,7 @@ class Planner:
             staging = self.staging_bytes(plan, tile, p) * buffers
             owned = -(-plan.num_consumers // plan.split_k)
             reduce = owned * (plan.split_k - 1) * stored * 512
-            room = self.target.smem_bytes - BARRIER_BYTES - staging - reduce
+            room = self.target.smem_bytes - self.spare_bytes - staging - reduce
             depth = min(MAX_STAGES, room // slot)
             if depth >= (self.overrides.num_stages or 4) or buffers == 1:
                 plan = revised(plan, store_buffers=buffers)
@@ -302,7 +308,12 @@ class Planner:
 
     def slot_bytes(self, tile: tuple[int, int, int]) -> int:
         """Bytes of one slot of the rings of all loops, padding to 128-byte boxes included."""
-        return sum(self.side_bytes(tile)) * self.shape.num_loops
+        return sum(self.side_bytes(tile)) * self.shape.num_loops + self.shape.vector_bytes(tile)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Room for mbarriers, and for the alignment of what comes after a ring of vectors."""
+        return BARRIER_BYTES * (2 if self.shape.vectors else 1)
 
     def side_bytes(self, tile: tuple[int, int, int]) -> tuple[int, int]:
         """Bytes of a slot by operand."""

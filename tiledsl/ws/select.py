@@ -403,6 +403,7 @@ class _Selector:
             self.padding(tile, grid),
             self.rereads(grid),
             self.shape.streamable,
+            bool(self.shape.vectors),
         )
 
     def rereads(self, grid: Grid) -> int:

@@ -350,6 +350,9 @@ class Simulation(Run):
             whole = np.zeros(op.shape, data.dtype)
             whole[:, first : first + count] = data[: op.shape[0], at : at + count]
             data = whole
+        elif op.shape:
+            start = int(t.env[op.first]) if op.first is not None else 0
+            data = data[start:][tuple(slice(0, n) for n in op.shape)]
         t.env[op.result] = data
 
     # ------------------------------------------------------------------ wgmma

@@ -307,6 +307,14 @@ template <int BLOCK, int FIRST, int COLS, class T, int N> TDSL_FN void part_arri
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
                : "memory");
 }
+template <class T, int N> TDSL_FN void arrived(const T (&x)[N], u32 scratch) {
+  static_assert(sizeof(T) == 4);
+  u32 all = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) all |= bits_as<u32>(x[j]);
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
+               : "memory");
+}
 template <class T, int N> TDSL_FN void arrived(const Packed<T, N>& x, u32 scratch) {
   u32 all = 0;
 #pragma unroll

@@ -21,12 +21,15 @@ from tests.unit.ws.kernels import first
 from tiledsl.compiler import Kernel
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Op
+from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.parser import parse_graph
+from tiledsl.report import render_report
 from tiledsl.target import HOPPER
 from tiledsl.ws.check import check
 from tiledsl.ws.plan import Plan
@@ -101,11 +104,11 @@ def test_f32_sums_are_made_by_warpgroups_at_one_tile(shape: tuple[int, int, int]
 
 
 def test_three_warpgroups_make_f32_sums_of_large_products() -> None:
-    for kernel, turns in ((fp8(8192, 8192, 4096), True), (scaled(8192, 8192, 4096), False)):
+    for kernel in (fp8(8192, 8192, 4096), scaled(8192, 8192, 4096)):
         plan = kernel.plan
         assert isinstance(plan, Plan)
         assert (kernel.constants["BM"], kernel.constants["BN"]) == (192, 128)
-        assert (plan.num_consumers, plan.turns, plan.cluster_size) == (3, turns, 1)
+        assert (plan.num_consumers, plan.turns, plan.cluster_size) == (3, True, 1)
         assert kernel.certificate is not None
         assert kernel.certificate.proved
 
@@ -132,11 +135,50 @@ def test_the_slot_goes_back_before_the_products_are_added() -> None:
     assert kinds.index("mma.wait") < kinds.index("barrier.arrive") < kinds.index("tile.map")
 
 
-def test_scales_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
-    scaled(256, 256, 1024, tmp_path)
-    graph = parse_graph((tmp_path / "20_partition.tir").read_text(encoding="utf-8"))
+def partitioned(path: Path) -> tuple[Role, list[Op]]:
+    """The load role of a dumped kernel, and the body of the consumers' loop."""
+    graph = parse_graph((path / "20_partition.tir").read_text(encoding="utf-8"))
     (role,) = [r for r in graph.find(Role) if not r.single_thread]
     (body,) = loops_of(list(role.body.walk()))
+    return next(r for r in graph.find(Role) if r.single_thread), body
+
+
+def test_scales_come_in_the_slots_of_the_operands(tmp_path: Path) -> None:
+    kernel = scaled(256, 512, 1024, tmp_path, BM=128, BN=128)
+    producer, body = partitioned(tmp_path)
+    (put,) = [o for o in producer.body.walk() if isinstance(o, aref.Put)]
+    shapes = [o.block_shape for o in put.body.ops if isinstance(o, Load)]
+    assert shapes == [(128, 128), (128, 128), (1, 128), (1, 32)], "boxes of 128 bytes or more"
+    assert not any(isinstance(o, Load) for o in body)
+    reads = [body.index(o) for o in body if isinstance(o, smem.Read)]
+    issue, wait = (
+        next(i for i, o in enumerate(body) if isinstance(o, k)) for k in (mma.Issue, mma.Wait)
+    )
+    assert len(reads) == 2
+    assert all(issue < i < wait for i in reads)
+    assert len(body[-1].operands) == 1, "the loop carries the sums alone"
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+
+
+@pytest.mark.parametrize("shape", [(64, 7168), (512, 7168), (4096, 512)], ids=str)
+def test_slots_with_scales_fit(shape: tuple[int, int]) -> None:
+    for options in ({}, {"BM": 128, "BN": 128}, {"BM": 64, "BN": 64}):
+        kernel = scaled(*shape, 2048, **options)
+        assert not [n for n in kernel.notes if "given up" in n]
+        assert "sa" in render_report(kernel).partition("channels:")[2].splitlines()[1]
+
+
+def test_short_products_with_scales_are_split_rather_than_narrow() -> None:
+    """Each iteration waits for scales: half as many of 128 columns do better than all of 64."""
+    plan = scaled(64, 7168, 2048).plan
+    assert isinstance(plan, Plan)
+    assert plan.split_k == 2
+
+
+def test_scales_without_a_tensor_map_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
+    scaled(254, 256, 1024, tmp_path)
+    _, body = partitioned(tmp_path)
     loads = [o for o in body if isinstance(o, Load)]
     waits = [o for o in body if isinstance(o, mma.Wait)]
     assert len(loads) == 2
@@ -170,6 +212,26 @@ def test_products_start_in_turns(BM: int, asked: bool | None, turns: bool) -> No
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize(
+    ("options", "turns"),
+    [
+        ({"BM": 192, "BN": 128}, True),
+        ({"BM": 128, "BN": 128}, True),
+        ({"BM": 128, "BN": 128, "ping_pong": False}, False),
+        ({"BM": 64, "BN": 128}, False),
+        ({"BM": 128, "BN": 128, "split_k": 2}, False),
+    ],
+    ids=str,
+)
+def test_scaled_products_start_in_turns(options: dict[str, object], turns: bool) -> None:
+    """Two warpgroups as well where they share out the rows of whole loops."""
+    kernel = scaled(1024, 7168, 2048, **options)
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.turns == turns
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+
+
 def test_only_sums_are_split() -> None:
     assert scaled(64, 1024, 4096, split_k=2).plan.split_k == 2
     request = fading.request_for(arguments(128, 128, 1024), {"split_k": 2}, (1,))[1]
@@ -184,6 +246,24 @@ def test_a_loop_that_stores_its_products_is_left_to_other_forms() -> None:
     kernel = first(stored_parts.request_for(args, {}, (1,))[1])
     assert isinstance(kernel.plan, Plan)
     assert kernel.plan.dynamic, "a loop of its own schedule"
+
+
+@pytest.mark.parametrize("options", [{"BM": 128, "BN": 128}, {"BM": 64, "BN": 128, "split_k": 2}])
+@pytest.mark.parametrize("M", [136, 138])
+def test_simulation_scales_blocks(M: int, options: dict[str, int]) -> None:
+    """With scales in the slots, and without (rows of 138 scales are no multiple of 16 bytes)."""
+    N, K = 512, 1040
+    kernel = scaled(M, N, K, **options)
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((x, K)).astype(E4M3) for x in (M, N))
+    sa, sb = (rng.random((9, x), dtype=np.float32) + 0.5 for x in (M, N // 128))
+    wide = a.astype(np.float64) * np.repeat(sa.T, 128, 1)[:, :K]
+    want = wide @ (b.astype(np.float64) * np.repeat(np.repeat(sb.T, 128, 0), 128, 1)[:, :K]).T
+    grid = (*grid_of(M, N)(kernel.constants), 1)
+    c = np.full((M, N), np.nan, BF16)
+    assert kernel.machine is not None
+    simulate(kernel.machine, {"a": a, "b": b.T, "sa": sa, "sb": sb, "c": c}, grid, seed=1)
+    assert np.abs(c.astype(np.float64) - want).max() <= 2.0**-7 * np.abs(want).max()
 
 
 OPTIONS = {

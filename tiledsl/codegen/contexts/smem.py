@@ -302,7 +302,9 @@ def _element_read(
         if layout.padded_shape[dim] > extent:
             coords[dim] = f"min_num<int>({coords[dim]}, {extent - 1})"
     is_padded = any(p > n for p, n in zip(layout.padded_shape, source.shape, strict=True))
-    width = 1 if is_padded else _width(type_, source, 0)
+    if op.first is not None:
+        coords[0] = add(coords[0], e.text(op.first))
+    width = 1 if is_padded or op.first is not None else _width(type_, source, 0)
     return _elements(e, name, type_, source, coords, width, e.text(op.smem))
 
 

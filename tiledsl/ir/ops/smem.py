@@ -118,6 +118,7 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     scratch: 4 bytes of shared memory that nobody reads. With it, the values have arrived in the
     registers when the statement ends, so that the slot may be given back; without it they may still
     be on their way.
+    first: i32, of a vector: the element of the slot that is read first.
     shape: the first elements of each dimension that are read; all of them when empty.
     part: (first column of the tile, columns, first column of the slot) of a tile of `shape` of
     which the slot holds some columns; only these registers are written.
@@ -125,6 +126,7 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
 
     smem: Value = operand()
     scratch: Value | None = operand(default=None)
+    first: Value | None = operand(default=None)
     shape: tuple[int, ...] = attribute(default=())
     part: tuple[int, ...] = attribute(default=())
 

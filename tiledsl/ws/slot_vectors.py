@@ -1,0 +1,142 @@
+"""Vectors that come in the slots of a loop's operands: scales of blocks.
+
+A loop whose products CUDA cores go on with loads small blocks beside its operands. Where a tensor
+map can bring one, it is a box of the slot: the load role copies it as many iterations ahead as the
+ring is deep, and the consumers neither compute addresses nor wait for memory between products.
+Copies start at multiples of 16 bytes of a row (`bulk`); where a vector may not, its box starts
+before it and the consumers skip what stands in front. Ref: DeepGEMM loads the scales of rows so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.analysis import OperandLoad
+from tiledsl.ws.analysis import constant_value
+from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.bulk import BULK_BYTES
+
+BOX_ELEMS = 256
+"""Elements of a box along a dimension, at most."""
+LINE_BYTES = 128
+"""Boxes start at multiples of so many bytes of shared memory."""
+
+
+def address_ops(loop: For, load: Load) -> list[Op] | None:
+    """Ops of the loop body that the place of a load needs, in order.
+
+    None where they need more than the loop variable.
+    """
+    made = {r: op for op in loop.body.ops for r in op.results}
+    wanted: set[int] = set()
+    work = [v for v in load.operands if v is not load.tensor]
+    while work:
+        v = work.pop()
+        if v in loop.carried:
+            return None
+        op = made.get(v)
+        if op is None or op.id in wanted:
+            continue
+        if op.effect is not Effect.PURE or op.regions or isinstance(v.type, TileType):
+            return None
+        wanted.add(op.id)
+        work += op.operands
+    return [op for op in loop.body.ops if op.id in wanted]
+
+
+def padded_extent(extent: int, num_bytes: int) -> int:
+    """Elements of a vector's box in a slot: whole lines, zeros or neighbours behind its end."""
+    line = LINE_BYTES // num_bytes
+    return -(-extent // line) * line
+
+
+def is_vector(smem: SmemType) -> bool:
+    """Whether a tile of a slot is a vector: operands are swizzled."""
+    return not smem.swizzle_bytes
+
+
+def start_of(load: Load) -> Value:
+    """Where a vector starts along the contiguous dimension."""
+    t = tensor_type(load.tensor, "load")
+    assert t.inner_dim is not None
+    return load.offsets[t.inner_dim]
+
+
+def start_elems(load: Load) -> int:
+    """Elements between places where copies of a vector may start."""
+    return BULK_BYTES // tensor_type(load.tensor, "load").dtype.bytes
+
+
+def most_in_front(load: Load) -> int:
+    """Elements that may stand in front of a vector in its box; 0 where none can."""
+    every = start_elems(load)
+    return every - 1 if AxisFacts({}).of(start_of(load)).every % every else 0
+
+
+@dataclass(frozen=True)
+class VectorSize:
+    """A vector of a slot, in the terms of the planner. extent: with the probe's constexprs.
+
+    in_front: elements that may stand in front of it.
+    """
+
+    extent: int
+    itemsize: int
+    in_front: int
+
+    def bytes_in(self, tile: tuple[int, int, int], probe: tuple[int, int]) -> int:
+        """Bytes in a slot of another tile; an extent that is both of the probe's is the larger."""
+        sides = [n for n, extent in zip(tile[:2], probe, strict=True) if extent == self.extent]
+        extent = max(sides, default=self.extent) + self.in_front
+        return padded_extent(extent, self.itemsize) * self.itemsize
+
+
+def vector_sizes(found: DotLoop) -> tuple[VectorSize, ...]:
+    """The vectors of a loop."""
+    out: list[VectorSize] = []
+    for item in slot_vectors(found):
+        type_ = item.op.result.type
+        assert isinstance(type_, TileType)
+        size = type_.dtype.bytes
+        out.append(VectorSize(int(type_.shape[0]), size, most_in_front(item.op)))
+    return tuple(out)
+
+
+def slot_vectors(found: DotLoop) -> tuple[OperandLoad, ...]:
+    """Loads of a partial loop that come with the slots of its operands, in program order."""
+    if not found.partial:
+        return ()
+    operands = {o.op.id for o in found.loads}
+    out: list[OperandLoad] = []
+    for op in found.loop.body.ops:
+        if not isinstance(op, Load) or op.id in operands:
+            continue
+        smem = _smem_of(op)
+        if smem is not None and address_ops(found.loop, op) is not None:
+            axes = frozenset[int]().union(*(program_axes(o) for o in op.offsets))
+            name = op.result.name or tensors_of(op.tensor)[0].name or "x"
+            out.append(OperandLoad(op, smem, axes, name))
+    return tuple(out)
+
+
+def _smem_of(load: Load) -> SmemType | None:
+    """How a vector lies in a slot; None where no tensor map brings it."""
+    t = tensor_type(load.tensor, "load")
+    kept = [d for d in range(t.rank) if d not in load.squeeze]
+    if not t.tma or kept != [t.inner_dim] or t.dtype.bits != 32 or len(tensors_of(load.tensor)) > 1:
+        return None
+    if load.other is not None and constant_value(load.other) != 0:
+        return None
+    extent = padded_extent(load.block_shape[kept[0]] + most_in_front(load), t.dtype.bytes)
+    return SmemType((extent,), t.dtype, 0, 0) if extent <= BOX_ELEMS else None

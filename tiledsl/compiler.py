@@ -225,28 +225,14 @@ def modules(request: Request) -> Iterator[Kernel]:
     ranking = choose(request, device_graph)
     failures: list[str] = list(ranking.graph.facts.get("block_notes", ()))
     specialised = bool(ranking.items)
-    limit = MAX_REGISTERS
-    for _ in range(MAX_ATTEMPTS):
-        choice = ranking.take(limit)
-        if choice is None:
-            break
+    sources: list[Iterator[Kernel]] = []
+    if not specialised or (ranking.flow_first and not request.overrides.structural):
+        sources.append(flow_kernels(request, flow_graph(request, ranking), ranking.declined))
+    if specialised:
+        sources.append(planned_kernels(request, ranking, failures))
+    for source in sources:
         try:
-            made = specialize(request, choice)
-        except (ScheduleError, ResourceError, CodegenError) as error:
-            note_failure(failures, error)
-            continue
-        made.python_seconds = time.perf_counter() - start
-        made.notes = failures + made.notes
-        yield made
-        if made.rejected:
-            failures.append(made.rejected)
-            few = fewer_registers(choice.registers, made)
-            # Without the channel of its epilogue the same plan may do.
-            limit = choice.registers - 1 if choice.plan.epilogue_slots else few
-        start = time.perf_counter()
-    if not specialised:
-        try:
-            for made in flow_kernels(request, flow_graph(request, ranking), ranking.declined):
+            for made in source:
                 made.python_seconds = time.perf_counter() - start
                 made.notes = failures + made.notes
                 yield made
@@ -261,6 +247,25 @@ def modules(request: Request) -> Iterator[Kernel]:
         made.notes = failures + made.notes
         yield made
         start = time.perf_counter()
+
+
+def planned_kernels(request: Request, ranking: Ranking, failures: list[str]) -> Iterator[Kernel]:
+    """Specialised kernels of plain accumulations, by cost; a rejected one limits the registers."""
+    limit = MAX_REGISTERS
+    for _ in range(MAX_ATTEMPTS):
+        choice = ranking.take(limit)
+        if choice is None:
+            break
+        try:
+            made = specialize(request, choice)
+        except (ScheduleError, ResourceError, CodegenError) as error:
+            note_failure(failures, error)
+            continue
+        yield made
+        if made.rejected:
+            few = fewer_registers(choice.registers, made)
+            # Without the channel of its epilogue the same plan may do.
+            limit = choice.registers - 1 if choice.plan.epilogue_slots else few
 
 
 def fewer_registers(registers: int, made: Kernel) -> int:
@@ -278,14 +283,15 @@ def check_honoured(request: Request, declined: list[Declined], failures: list[st
 def flow_graph(request: Request, ranking: Ranking) -> TileGraph:
     """The TILE graph for a kernel with flow loops, with the best values of its `tl.auto`s."""
     autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
+    graph = ranking.graph.clone() if ranking.flow_first else ranking.graph
     if not autos or request.overrides.warp_specialize is False:
-        return ranking.graph
+        return graph
     found = choose_flow_tiles(
         autos, ranking.auto_dims, request.constants, request.launch, request.target,
         request.overrides,
         lambda values: device_graph(request, values),
     )  # fmt: skip
-    return found or ranking.graph
+    return found or graph
 
 
 def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -> Iterator[Kernel]:

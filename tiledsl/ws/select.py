@@ -111,7 +111,9 @@ class Ranking:
     """Plans of one launch, cheapest first; graphs are lowered when a plan is taken.
 
     graph: for the single-role kernel. declined: why nothing is specialised, if there are no plans.
-    auto_dims: which dimensions of the dots each `tl.auto` constexpr is, if there are no plans.
+    auto_dims: which dimensions of the dots each `tl.auto` constexpr is, where a flow may be tried.
+    flow_first: whether the schedule of a flow is the better one, where there is one: sums of rows
+    that are read beside the products cost the issuing warpgroup more than a flow's.
     """
 
     graph: TileGraph
@@ -119,6 +121,7 @@ class Ranking:
     items: list[Ranked] = field(default_factory=list[Ranked])
     auto_dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     lower: Callable[[tuple[int, int, int]], TileGraph] | None = None
+    flow_first: bool = False
 
     def take(self, limit: int) -> Choice | None:
         """The cheapest plan left that takes at most `limit` registers; it leaves the ranking."""
@@ -165,7 +168,9 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
         return graphs[tile]
 
     single = _single_graph(request, lower, graph, autos, fixed)
-    return Ranking(single, [], ranked, lower=lowered)
+    beside = any(found.beside for found in analysis.loops)
+    dims = auto_dims(graph, set(autos)) if beside else {}
+    return Ranking(single, [], ranked, dims, lowered, beside)
 
 
 def probe_constants(constants: Mapping[str, object]) -> dict[str, object]:

@@ -57,7 +57,9 @@ def test_plans_of_plain_products_are_open_to_them(options):
 
 
 def test_the_proof_needs_the_values_before_the_release():
-    made = norm_matmul.compile(*tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096))
+    made = norm_matmul.compile(
+        *tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096), ping_pong=True
+    )
     graph = made.machine
     assert graph is not None
     (read,) = graph.find(smem.Read)
@@ -71,6 +73,11 @@ def test_the_proof_needs_the_values_before_the_release():
 def test_what_does_not_go_with_them_is_refused(option):
     with pytest.raises(tiledsl.TileError, match="launch options"):
         norm_matmul.compile(*tensors(128, 1024, 4096), 1e-6, grid=grid_of(128, 1024), **option)
+
+
+def test_the_schedule_of_a_flow_comes_first():
+    report = norm_matmul.report(*tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096))
+    assert "schedule of the loop" in report
 
 
 def test_other_loops_are_flows():

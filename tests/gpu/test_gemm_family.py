@@ -91,9 +91,15 @@ def test_rows_and_columns(dtypes, limit):
 
 
 @pytest.mark.parametrize(
-    "shape", [(4096, 7168, 2048), (64, 7168, 2048), (1, 512, 7168), (1000, 1296, 1040)], ids=str
-)
+    "shape",
+    [
+        (4096, 7168, 2048), (512, 7168, 2048), (128, 7168, 2048), (64, 7168, 2048), (1, 512, 7168),
+        (1000, 1296, 1040), (200, 1936, 1040), (131, 640, 1040),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_block_scales(shape):
+    """Scales in the slots of the operands, and, where no tensor map brings them, loaded ahead."""
     assert block_scaled_matmul.run(*shape, DEVICE) <= 2e-3
 
 

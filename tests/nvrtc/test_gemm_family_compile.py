@@ -44,7 +44,9 @@ def test_large_tiles_with_f32_sums(options):
     assert plan.num_consumers == options["BM"] // 64
 
 
-@pytest.mark.parametrize("shape", [(8192, 8192, 4096), (64, 7168, 7168)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(8192, 8192, 4096), (512, 7168, 2048), (64, 7168, 7168), (131, 640, 1024)], ids=str
+)
 def test_block_scales(shape):
     m, n, _ = shape
     check(block_scaled_matmul.compile(*meta_arguments(*shape), grid=grid_of(m, n)))

@@ -232,6 +232,15 @@ def test_scaled_products_start_in_turns(options: dict[str, object], turns: bool)
     assert kernel.certificate.proved
 
 
+def test_two_in_turns_store_their_result_at_once() -> None:
+    two, free, three = (
+        fp8(4096, 4096, 4096, BM=m, BN=112, ping_pong=turns).plan
+        for m, turns in ((128, True), (128, False), (192, True))
+    )
+    assert (two.deferred, free.deferred, three.deferred) == (False, True, True)
+    assert not scaled(512, 7168, 2048).plan.deferred
+
+
 def test_only_sums_are_split() -> None:
     assert scaled(64, 1024, 4096, split_k=2).plan.split_k == 2
     request = fading.request_for(arguments(128, 128, 1024), {"split_k": 2}, (1,))[1]

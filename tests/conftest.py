@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import difflib
 import functools
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.scripts import MODULES
+from tests.scripts import Scripts
+
+# A process of the tests has one core; threads of numpy and torch that wait for work take those of others.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -63,6 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end; the collector of garbage need not look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 class Golden:
     """Compares texts with the files under tests/golden/."""
 
@@ -96,6 +111,14 @@ class Golden:
         )
         lines = list(diff) or ["(the texts differ in line ends only)"]
         return "\n".join([f"{shown} differs; {advice}", *lines])
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Iterator[Scripts]:
+    """`scripts.run(path)` runs a file as `python path` does."""
+    started = Scripts(*MODULES)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -332,14 +332,14 @@ def _shapes(acc: dt.DType, a: dt.DType, b: dt.DType) -> list[WgmmaShape]:
 
 
 def _wgmma_kernel(shape: WgmmaShape) -> str:
-    """Four steps into one accumulator, as a main loop does, then all registers stored."""
+    """Two steps into one accumulator, as a main loop does, then all registers stored."""
     a = "a + 2 * k"
     setup = ""
     if shape.a_in_regs:
         a = "ar[k]"
         setup = (
-            "u32 ar[4][4];\n#pragma unroll\n"
-            "for (int i = 0; i < 16; ++i) ar[i / 4][i % 4] = in[i];\n"
+            "u32 ar[2][4];\n#pragma unroll\n"
+            "for (int i = 0; i < 8; ++i) ar[i / 4][i % 4] = in[i];\n"
             "tdsl::keep(ar);"
         )
     return f"""
@@ -350,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) k_{shape.name}(
   for (int i = 0; i < n; ++i) {{
     tdsl::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) tdsl::{shape.name}(d, {a}, b + 2 * k, k || i);
+    for (int k = 0; k < 2; ++k) tdsl::{shape.name}(d, {a}, b + 2 * k, k || i);
     tdsl::wgmma_commit();
     tdsl::wgmma_wait<0>();
   }}

@@ -68,8 +68,10 @@ def test_layouts(case: lg.Case) -> None:
 
 @pytest.mark.parametrize("dtype", dt.ALL, ids=str)
 def test_elementwise(dtype: DType) -> None:
-    """Every op on a dtype, all in one translation unit."""
-    modules = [emit_kernel(eg.kernel(case, 32, 1)) for case in eg.cases() if case.dtype == dtype]
+    """Every op on a dtype, all in one translation unit; the first one also on vectors."""
+    cases = [case for case in eg.cases() if case.dtype == dtype]
+    graphs = [eg.kernel(case, 32, 1, vector=1) for case in cases]
+    modules = [emit_kernel(graph) for graph in (eg.kernel(cases[0], 32, 1), *graphs)]
     heads = {m.source.split(HOST_HEAD)[0].split("\n", 1)[1] for m in modules}
     assert len(heads) == 1
     kernels = [f"{HOST_HEAD}{m.source.split(HOST_HEAD)[1]}" for m in modules]

@@ -7,10 +7,7 @@ compile errors point into the page. Blocks of a page share their names, as a rea
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ import torch
 
 from examples.attention import attention_kernel
 from examples.attention import tiles
+from tests.scripts import Scripts
 from tiledsl.compiler import modules
 
 ROOT = Path(__file__).parents[2]
@@ -60,21 +58,12 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("page", SCRIPTS)
-def test_blocks_run(page: str, tmp_path: Path) -> None:
+def test_blocks_run(scripts: Scripts, page: str, tmp_path: Path) -> None:
     if "tiledsl.jit" in SCRIPTS[page] and not has_public_api():
         pytest.skip("tiledsl.jit is not importable yet")
     script = tmp_path / f"{Path(page).stem}.py"
     script.write_text(SCRIPTS[page], encoding="utf-8")
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    result = scripts.run(script, cwd=tmp_path)
     assert result.returncode == 0, f"{page} fails:\n{result.stdout}{result.stderr}"
 
 
@@ -122,9 +111,7 @@ def test_blocks_keep_their_lines() -> None:
     assert sum(map(bool, lines)) == 2
 
 
-def test_the_language_reference_is_current() -> None:
+def test_the_language_reference_is_current(scripts: Scripts) -> None:
     """`python scripts/language_reference.py` writes the page."""
-    command = [sys.executable, str(ROOT / "scripts" / "language_reference.py"), "--check"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, env=env, timeout=120, check=False)
+    result = scripts.run(ROOT / "scripts" / "language_reference.py", "--check")
     assert result.returncode == 0, "docs/language.md is old: run scripts/language_reference.py"

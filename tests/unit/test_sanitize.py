@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.scripts import Done
+from tests.scripts import Scripts
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,19 +28,18 @@ print("========= ERROR SUMMARY: 1 error")
 """
 
 
-def sanitize(tmp_path: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def sanitize(scripts: Scripts, tmp_path: Path, program: str, *arguments: str) -> Done:
     path = tmp_path / "compute-sanitizer"
     path.write_text(program)
     path.chmod(0o755)
-    environment = {**os.environ, "COMPUTE_SANITIZER": str(path), "OUT": str(tmp_path)}
-    command = [sys.executable, ROOT / "scripts" / "sanitize.py", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+    env = {"COMPUTE_SANITIZER": str(path), "OUT": str(tmp_path)}
+    return scripts.run(ROOT / "scripts" / "sanitize.py", *arguments, env=env)
+
+
+def test_findings_and_crashes_are_told_by_case(scripts: Scripts, tmp_path: Path) -> None:
+    done = sanitize(
+        scripts, tmp_path, STAND_IN.format(python=sys.executable), "--only", "s", "--jobs", "2"
     )
-
-
-def test_findings_and_crashes_are_told_by_case(tmp_path: Path) -> None:
-    done = sanitize(tmp_path, STAND_IN.format(python=sys.executable), "--only", "s", "--jobs", "2")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) <= 30
@@ -54,9 +54,9 @@ def test_findings_and_crashes_are_told_by_case(tmp_path: Path) -> None:
     assert (tmp_path / "sanitize" / "memcheck-0.txt").exists()
 
 
-def test_a_device_that_it_does_not_know(tmp_path: Path) -> None:
+def test_a_device_that_it_does_not_know(scripts: Scripts, tmp_path: Path) -> None:
     program = '#!/bin/sh\necho "========= Error: Device not supported"\nexit 1\n'
-    done = sanitize(tmp_path, program, "memcheck", "--only", "swapped")
+    done = sanitize(scripts, tmp_path, program, "memcheck", "--only", "swapped")
     assert done.returncode == 2
     assert "memcheck does not run here" in done.stdout
     assert "Device not supported" in done.stdout

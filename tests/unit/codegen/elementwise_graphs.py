@@ -99,11 +99,11 @@ def cases() -> Iterator[Case]:
     )
 
 
-def kernel(case: Case, n: int = N, warps: int = 4) -> TileGraph:
-    """out = op(x0, x1, ...) on n elements."""
+def kernel(case: Case, n: int = N, warps: int = 4, vector: int = 4) -> TileGraph:
+    """out = op(x0, x1, ...) on n elements, of which a thread has `vector` side by side."""
     k = Kernel("elementwise", num_threads=32 * warps)
     zero = k.c(0)
-    layout = blocked((n,), warps, vector=4)
+    layout = blocked((n,), warps, vector=vector)
     inputs = []
     for i, dtype in enumerate(case.operand_dtypes):
         x = k.arg(f"x{i}", TensorType(1, dtype, 0, False, 16))

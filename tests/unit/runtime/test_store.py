@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import Scripts
 from tiledsl.__main__ import main
 from tiledsl.runtime import programs
 from tiledsl.runtime import store as store_module
@@ -191,11 +192,13 @@ def test_sixteen_processes_write_the_same_entries_and_some_are_killed(tmp_path):
 
 KERNEL = textwrap.dedent("""
     import sys
+    import warnings
     import torch
     import tiledsl, tiledsl.language as tl
     from tests.unit.runtime import fake_driver
     from tests.unit.runtime.bench_launch import Patch
     fake = fake_driver.install(Patch())
+    warnings.simplefilter("always")
     SCALE = 2
 
     @tiledsl.jit
@@ -214,16 +217,24 @@ KERNEL = textwrap.dedent("""
 
 
 def test_a_fresh_process_needs_neither_compiler_nor_nvrtc(tmp_path):
-    first = run(KERNEL, tmp_path).communicate(timeout=120)[0]
+    scripts = Scripts("torch")
+
+    def run_kernel(script: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        done = scripts.run(path, env={"TILEDSL_CACHE_DIR": str(tmp_path / "cache")})
+        return done.stdout + done.stderr
+
+    first = run_kernel(KERNEL)
     assert first.startswith("compiled tiledsl.compiler"), first
-    assert run(KERNEL, tmp_path).communicate(timeout=120)[0] == "disk\n"
+    assert run_kernel(KERNEL) == "disk\n"
     for path in (tmp_path / "cache").iterdir():
         path.write_bytes(path.read_bytes()[:-1])
-    damaged = run(KERNEL, tmp_path).communicate(timeout=120)[0]
+    damaged = run_kernel(KERNEL)
     assert "compiled tiledsl.compiler" in damaged
     assert damaged.count("is damaged") == 2  # the program, and the cubin that it was made of
-    edited = KERNEL.replace("SCALE = 2", "SCALE = 3")
-    assert run(edited, tmp_path).communicate(timeout=120)[0].startswith("compiled")
+    assert run_kernel(KERNEL.replace("SCALE = 2", "SCALE = 3")).startswith("compiled")
+    scripts.close()
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):

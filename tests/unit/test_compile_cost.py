@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import torch
 
@@ -11,6 +12,8 @@ import tiledsl.language as tl
 from tiledsl import compiler
 from tiledsl.runtime.cache import KernelCache
 from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.ws import planner
+from tiledsl.ws import select
 
 KERNEL = CompiledKernel(b"cubin", "", 8, 0, 0, (), (), 0.1)
 
@@ -33,6 +36,39 @@ def compiled(monkeypatch, compile_):
     x = torch.empty(1024, 1024, device="meta", dtype=torch.bfloat16)
     _, request = matmul.request_for((x, x, x), {}, (8, 8))
     return compiler.compile_kernel(request)
+
+
+def test_pricing_looks_at_the_kernel_once(monkeypatch):
+    """Hundreds of plans are priced; what they share does not depend on how many there are."""
+    seen = Counter()
+
+    def counted(module, name):
+        found = getattr(module, name)
+
+        def call(*given, **named):
+            seen[name] += 1
+            return found(*given, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    for module, name in [
+        (planner, "is_turned"),
+        (planner, "estimate"),
+        (planner, "SmemType"),
+        (select, "_is_placed"),
+        (select, "HostValues"),
+    ]:
+        counted(module, name)
+    auto = dict.fromkeys(("BM", "BN", "BK"), tl.auto)
+    x = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+    grid = lambda meta: (4096 // meta["BM"], -(-4096 // meta["BN"]))  # noqa: E731
+    _, request = matmul.request_for((x, x, x), auto, grid)
+    tiles = {ranked.tile for ranked in select.choose(request, compiler.device_graph).items}
+    assert seen["estimate"] > 300
+    assert seen["SmemType"] < 3 * len(tiles)
+    assert seen["is_turned"] == 1
+    assert seen["_is_placed"] == 2
+    assert seen["HostValues"] <= 4
 
 
 def test_the_proof_is_made_while_nvrtc_compiles(monkeypatch):

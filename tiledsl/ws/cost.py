@@ -118,8 +118,9 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     trips = -(-p.trips // plan.split_k)
     mma = M * N * K * p.itemsize / 4096 * p.dots
     per_slot_l2 = l2_clocks(plan, p, multicast)
+    multiplies = mma * loop_factor(plan, p, waves)
     per_slot = max(
-        mma * loop_factor(plan, p, waves),
+        multiplies,
         per_slot_l2,
         alone_clocks(plan, p, mma),
         smem_clocks(plan, p),
@@ -146,10 +147,8 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     # Copies run on while the tensor core waits.
     waits = waves * trips * handoff_clocks(plan, p)
     total = max(body + waits, hbm) + 0.1 * min(body, hbm) + START_CLOCKS
-    if hbm > body:
-        bound = "HBM"
-    else:
-        bound = "tensor core" if mma * loop_factor(plan, p, waves) > per_slot_l2 else "L2"
+    inside = "tensor core" if multiplies > per_slot_l2 else "L2"
+    bound = "HBM" if hbm > body else inside
     return Cost(total, bound, waves)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
+from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
 from tiledsl.target import Target
@@ -25,7 +26,6 @@ from tiledsl.ws.refusals import no_stream
 from tiledsl.ws.refusals import no_tile
 from tiledsl.ws.refusals import refusal
 from tiledsl.ws.stores import is_turned
-from tiledsl.ws.stores import split_of
 
 MAX_STAGES = 20
 CHANNEL_REGS = 8
@@ -86,6 +86,13 @@ class Planner:
         self.shape = shape
         self.overrides = overrides
         self.target = target
+        # What all plans share, or all of a tile: hundreds are priced.
+        a, b = shape.operand_axes
+        self._is_asked = bool(overrides.given)
+        self._used = a | b
+        self._group_axis = min((a - b) & {0, 1}, default=0)
+        self._sides: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._stored = _stored(shape.single_top_store)
 
     # ------------------------------------------------------------------ one tile
     def plans(self, tile: tuple[int, int, int], problem: Problem) -> Iterator[tuple[Cost, Plan]]:
@@ -94,11 +101,14 @@ class Planner:
             for plan in self.variants(self.in_turns(base), tile, problem):
                 for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
-                    yield cost, revised(done, prefetch=self.prefetch(done, tile, cost))
+                    ahead = self.prefetch(done, tile, cost)
+                    yield cost, revised(done, prefetch=ahead) if ahead else done
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan honours the overrides."""
         o = self.overrides
+        if not self._is_asked:
+            return True
         pairs = (
             (o.mma_depth, plan.mma_depth),
             (o.num_consumers, plan.num_consumers),
@@ -121,11 +131,11 @@ class Planner:
         """
         if self.overrides.prefetch is not None:
             return self.overrides.prefetch
-        streamed = self.streamed_bytes(plan, tile)
         late = cost.waves > 1 and not plan.persistent
-        if cost.bottleneck != "HBM" or late or not plan.pdl or not streamed:
+        if cost.bottleneck != "HBM" or late or not plan.pdl:
             return 0
-        return PREFETCH_BYTES // streamed
+        streamed = self.streamed_bytes(plan, tile)
+        return PREFETCH_BYTES // streamed if streamed else 0
 
     def streamed_bytes(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Bytes that an iteration loads of an operand that one program alone reads."""
@@ -184,12 +194,11 @@ class Planner:
 
         Along an axis of one program the other CTAs would compute nothing: only when asked for.
         """
-        used = self.shape.operand_axes[0] | self.shape.operand_axes[1]
         asked = self.overrides.cluster
         if not self.shape.in_blocks:
             return
         for axis in (0, 1):
-            if axis in self.shape.bound_axes or axis not in used:
+            if axis in self.shape.bound_axes or axis not in self._used:
                 continue
             for size in (2, 4) if asked == 4 else (2,):
                 if p.grid[axis] == 1 and asked != size:
@@ -275,17 +284,14 @@ class Planner:
             and plan.mma_depth <= 2
             and regs + stored * s.out_bits / 32 + extra <= (200 if plan.num_consumers < 3 else 140)
         )
-        plan = revised(plan, deferred=deferred)
-        slot = self.slot_bytes(tile)
-        depth = 0
+        slot, staging = self.slot_bytes(tile), self.staging_bytes(plan, tile, p)
+        owned = -(-plan.num_consumers // plan.split_k)
+        reduce = owned * (plan.split_k - 1) * stored * 512
+        room = self.target.smem_bytes - self.spare_bytes - reduce
+        depth, buffers = 0, 1
         for buffers in (2, 1) if not plan.ping_pong else (1,):
-            staging = self.staging_bytes(plan, tile, p) * buffers
-            owned = -(-plan.num_consumers // plan.split_k)
-            reduce = owned * (plan.split_k - 1) * stored * 512
-            room = self.target.smem_bytes - self.spare_bytes - staging - reduce
-            depth = min(MAX_STAGES, room // slot)
-            if depth >= (self.overrides.num_stages or 4) or buffers == 1:
-                plan = revised(plan, store_buffers=buffers)
+            depth = min(MAX_STAGES, (room - staging * buffers) // slot)
+            if depth >= (self.overrides.num_stages or 4):
                 break
         if self.overrides.num_stages is not None:
             depth = min(depth, self.overrides.num_stages)
@@ -294,6 +300,8 @@ class Planner:
         group = self.overrides.raster_group or self.raster_group(plan, tile)
         return revised(
             plan,
+            deferred=deferred,
+            store_buffers=buffers,
             num_stages=depth,
             in_place=in_place,
             raster_group=group,
@@ -320,30 +328,27 @@ class Planner:
 
     def side_bytes(self, tile: tuple[int, int, int]) -> tuple[int, int]:
         """Bytes of a slot by operand."""
-        M, N, K = tile
-        s = self.shape
-        dtype = _DTYPES[s.itemsize]
-        a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
-        b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
-        return a * s.num_operands[0], b * s.num_operands[1]
+        found = self._sides.get(tile)
+        if found is None:
+            M, N, K = tile
+            s = self.shape
+            dtype = _DTYPES[s.itemsize]
+            a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
+            b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
+            found = self._sides[tile] = a * s.num_operands[0], b * s.num_operands[1]
+        return found
 
     def staging_bytes(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> int:
         """Bytes of one staging chunk over all consumer warpgroups."""
-        store = self.shape.single_top_store
         if not p.staged:
             return 0
-        if store is None:
+        if self._stored is None:
             groups = plan.warpgroups_per_tile if plan.split_dim == 0 else 1
             return tile[0] // groups * 128 * plan.num_consumers
-        t = tensor_type(store.tensor, "store")
-        kept = [d for d in range(t.rank) if d not in store.squeeze]
-        major = kept.index(t.inner_dim) if t.inner_dim in kept else 1
-        part = [tile[0], tile[1]]
-        if is_turned(store.value):
-            part.reverse()
-        split = split_of(store, plan)
-        if split >= 0:
-            part[split] //= plan.warpgroups_per_tile
+        major, turned = self._stored
+        part = [tile[1], tile[0]] if turned else [tile[0], tile[1]]
+        if plan.warpgroups_per_tile > 1:
+            part[1 - plan.split_dim if turned else plan.split_dim] //= plan.warpgroups_per_tile
         return part[1 - major] * 128 * plan.num_consumers
 
     def registers(self, plan: Plan, regs: int) -> dict[str, int]:
@@ -359,9 +364,7 @@ class Planner:
     def group_axis(self, plan: Plan) -> int:
         if plan.cluster_axis >= 0 and plan.split_k == 1 and self.multicast(plan)[1]:
             return plan.cluster_axis
-        a, b = self.shape.operand_axes
-        only_a = sorted((a - b) & {0, 1})
-        return only_a[0] if only_a else 0
+        return self._group_axis
 
     def raster_group(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Tiles of the grouped axis visited together: about 2048 rows."""
@@ -437,6 +440,15 @@ class Planner:
         width = min(tile[1], 128 * 8 // self.shape.out_bits)  # of a staged chunk, made beside them
         made = stored * width // tile[1] * self.shape.out_bits // 32
         return regs + (held or made) + self.shape.epilogue_regs(plan, tile)
+
+
+def _stored(store: Store | None) -> tuple[int, bool] | None:
+    """Of the one stored tile: its contiguous dimension, and whether it is the product turned."""
+    if store is None:
+        return None
+    t = tensor_type(store.tensor, "store")
+    kept = [d for d in range(t.rank) if d not in store.squeeze]
+    return kept.index(t.inner_dim) if t.inner_dim in kept else 1, is_turned(store.value)
 
 
 def _dtypes() -> dict[int, DType]:

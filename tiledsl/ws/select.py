@@ -6,6 +6,7 @@ probe's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import Declined
+from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import analyze
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
@@ -299,6 +301,7 @@ class _Selector:
         self.staged = bool(stored_geometry(analysis.stores, probe)[0])
         self.span = self.loop_span()
         self.outer = self.outer_trips()
+        self.rows: tuple[float, float] | None = None
 
     def constants_of(self, tile: tuple[int, int, int]) -> dict[str, int]:
         """Values of the auto constexprs for a tile."""
@@ -392,16 +395,12 @@ class _Selector:
         step = int(loop.loop.step.defining_op.value)  # type: ignore[union-attr]
         if step == self.probe_tile[2]:
             step = tile[2]
-        loaded = {n for f in self.analysis.loops for o in f.loads for n in names_of(o.op.tensor)}
-        stored = {n for s in self.analysis.stores for n in names_of(s.tensor)}
         return Problem(
             grid,
             -(-self.span // step) * self.outer,
             tile,
             self.shape.itemsize,
-            self.pitch_128(loaded),
-            self.bytes_of(loaded),
-            self.bytes_of(stored),
+            *self.memory,
             self.staged,
             self.shape.num_dots,
             0 if self.shape.partial is None else self.shape.partial.adds(tile[2]),
@@ -411,29 +410,50 @@ class _Selector:
             bool(self.shape.vectors),
         )
 
+    @functools.cached_property
+    def memory(self) -> tuple[bool, int, int]:
+        """Whether loaded rows lie whole L2 lines apart, and the bytes loaded and stored."""
+        loaded = {n for f in self.analysis.loops for o in f.loads for n in names_of(o.op.tensor)}
+        stored = {n for s in self.analysis.stores for n in names_of(s.tensor)}
+        return self.pitch_128(loaded), self.bytes_of(loaded), self.bytes_of(stored)
+
     def rereads(self, grid: Grid) -> int:
         """How many programs read each tile of the operand with the most bytes."""
-        found = self.analysis.loops[0]
-        largest = max(found.loads, key=lambda o: self.bytes_of(names_of(o.op.tensor)))
-        return prod(grid[axis] for axis in range(3) if axis not in largest.axes)
+        return prod(grid[axis] for axis in range(3) if axis not in self.largest.axes)
+
+    @functools.cached_property
+    def largest(self) -> OperandLoad:
+        """The operand with the most bytes."""
+        loads = self.analysis.loops[0].loads
+        return max(loads, key=lambda o: self.bytes_of(names_of(o.op.tensor)))
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
         """Per operand, the share of the loaded rows that lies outside of the tensor.
 
         None is known where loaded data or a loop says which rows a program loads.
         """
+        if self.rows is None:
+            self.rows = self.placed_rows(grid)
         out: list[float] = []
+        for rows, extent, axes in zip(self.rows, tile, self.shape.operand_axes, strict=False):
+            loaded = extent * prod(grid[axis] for axis in axes)
+            out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)
+        return (out[0], out[1])
+
+    def placed_rows(self, grid: Grid) -> tuple[float, float]:
+        """Per operand, the rows that all programs load together, 0 where the host cannot tell.
+
+        What it can tell does not depend on how many programs there are.
+        """
         found = self.analysis.loops[0]
         values = HostValues(self.host_args(), grid, (0, 0, 0))
-        for side, extent in ((0, tile[0]), (1, tile[1])):
-            mine = [o for o in found.loads if o.axes == self.shape.operand_axes[side]]
-            if not all(_is_placed(o.op, values) for o in mine):
-                out.append(0.0)
-                continue
+        out: list[float] = []
+        for axes in self.shape.operand_axes:
+            mine = [o for o in found.loads if o.axes == axes]
+            placed = all(_is_placed(o.op, values) for o in mine)
             names = {n for o in mine for n in names_of(o.op.tensor)}
             rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
-            loaded = extent * prod(grid[axis] for axis in self.shape.operand_axes[side])
-            out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)
+            out.append(rows if placed else 0.0)
         return (out[0], out[1])
 
     def pitch_128(self, names: set[str]) -> bool:

@@ -153,7 +153,8 @@ class Planner:
         s, asked = self.shape, self.overrides.ping_pong
         if s.partial is None or base.num_consumers == 1 or s.num_loops > 1:
             return base
-        own = base.num_consumers > 2 or (bool(s.vectors) and base.split == 0)
+        shares_rows = base.split == 0 and not base.swapped
+        own = base.num_consumers > 2 or (bool(s.vectors) and shares_rows)
         return revised(base, turns=own if asked is None else asked)
 
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:

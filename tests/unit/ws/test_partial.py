@@ -220,6 +220,7 @@ def test_products_start_in_turns(BM: int, asked: bool | None, turns: bool) -> No
         ({"BM": 128, "BN": 128, "ping_pong": False}, False),
         ({"BM": 64, "BN": 128}, False),
         ({"BM": 128, "BN": 128, "split_k": 2}, False),
+        ({"BM": 32, "BN": 128}, False),
     ],
     ids=str,
 )

@@ -90,7 +90,7 @@ from tiledsl.ws.refusals import BY_OPTIONS
 from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.refusals import not_specialised
 from tiledsl.ws.refusals import note_failure
-from tiledsl.ws.rescale import skip_factors_of_one
+from tiledsl.ws.rescale import fuse_consumer
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Launch
 from tiledsl.ws.select import Ranking
@@ -407,9 +407,7 @@ def lower_roles(
     consumer = next(r for r in roles if not r.single_thread)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
-    fuse_elementwise(out, consumer.body)
-    if plan.skips_ones and skip_factors_of_one(out, consumer.body):
-        notes.append("sums are rescaled where a row of the warp has a new maximum")
+    notes += fuse_consumer(out, consumer.body, plan)
     dump(request, out, "21_fused")
     plan = settle_prefetch(out, plan, request.overrides.prefetch, notes)
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)

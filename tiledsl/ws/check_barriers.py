@@ -184,6 +184,9 @@ class BarrierRules:
             if not w.fenced:
                 w.fenced, w.fence_time = True, t.time
 
+    def do_warp_sync(self, t: Thread, op: barrier.WarpSync) -> None:
+        """Lanes of a warp are one thread here."""
+
     # ------------------------------------------------------------------ the program's place
     def do_warpgroup_index(self, t: Thread, op: Op) -> None:
         t.env[op.result] = t.warpgroup

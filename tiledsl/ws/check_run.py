@@ -60,6 +60,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     barrier.NamedSync: ("index",),
     barrier.NamedArrive: ("index",),
     barrier.AsyncFence: (),
+    barrier.WarpSync: (),
     smem.Slot: ("group",),
     smem.View: (),
     smem.Write: (),

@@ -18,6 +18,7 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import WarpSync
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
@@ -31,6 +32,7 @@ from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Sub
+from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.program import OwnRow
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
@@ -100,6 +102,9 @@ class FlowConsumerBuilder(FlowOperands):
         with self.b.at(body):
             self.guard_range()
             self.clone_into(ops)
+            if loop is not None and isinstance(ops[-1], Store) and ops[-1].id in self.stores:
+                # The last statement is one lane's.
+                self.b.add(WarpSync())
         self.end_tiles(loop, body)
 
     def clone(self, op: Op) -> None:

@@ -17,6 +17,16 @@ from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import TileType
+from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.plan import Plan
+
+
+def fuse_consumer(graph: TileGraph, region: Region, plan: Plan) -> list[str]:
+    """Fuses the tile math of consumers, with votes where the plan has them; returns notes."""
+    fuse_elementwise(graph, region)
+    if plan.skips_ones and skip_factors_of_one(graph, region):
+        return ["sums are rescaled where a row of the warp has a new maximum"]
+    return []
 
 
 def skip_factors_of_one(graph: TileGraph, region: Region) -> int:

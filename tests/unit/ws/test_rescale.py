@@ -21,6 +21,8 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.barrier import WarpSync
+from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
@@ -148,3 +150,19 @@ def test_a_vote_needs_a_place_that_keeps_its_value() -> None:
     Builder(graph).add(op)
     with pytest.raises(VerifyError, match="takes the place of an input"):
         op.verify(HOPPER)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_tile_that_ends_in_one_lane_brings_its_warps_together(*, ends: bool) -> None:
+    """Else the loop's cursors lie in registers of lanes. Rows at odd addresses all lanes store."""
+    x = torch.empty(1024, 128, device="meta", dtype=BF16)
+    o = x if ends else torch.empty(1024, 129, device="meta", dtype=BF16)[:, :128]
+    kernel = first(online.request_for((x, x, x, o, "exp"), {}, lambda c: (8,))[1])
+    assert kernel.machine is not None
+    (loop,) = [
+        o
+        for o in kernel.machine.find(While)
+        if any(isinstance(x, mma.Issue) for x in o.body.walk())
+    ]
+    last = loop.body.ops[-2]
+    assert isinstance(last, WarpSync) is ends

@@ -167,6 +167,7 @@ def named(op: ops.NamedSync | ops.NamedArrive, e: Emission) -> NamedContext:
     "barrier.init_fence",
     "barrier.cta",
     "barrier.cluster",
+    "barrier.warp",
     "barrier.async_fence",
     "barrier.grid_dependency",
 )

@@ -172,6 +172,18 @@ class ClusterSync(Op, opcode="barrier.cluster", levels=LOWER, effect=Effect.SYNC
         return ()
 
 
+class WarpSync(Op, opcode="barrier.warp", levels=LOWER, effect=Effect.SYNC):
+    """The lanes of each executing warp come together.
+
+    At the end of a loop whose last statement one lane executes: where lanes arrive at its head one
+    by one, ptxas keeps what the loop carries in registers of lanes, and copies every descriptor
+    made of it to uniform ones. Ref: PTX ISA, bar.warp.sync.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
 class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.SYNC):
     """Orders this thread's generic writes to shared memory before later asynchronous reads.
 

@@ -8,8 +8,8 @@ import pytest
 
 import tiledsl
 import tiledsl.language as tl
+from examples import fp8_attention
 from examples.block_scaled_matmul import block_scaled_matmul
-from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_matmul import fp8_matmul
 from examples.fp8_matmul import fp8_matmul_rowwise
 from examples.fused_epilogues import both_ways
@@ -191,17 +191,18 @@ def test_weights_that_are_widened_in_the_loop(kind: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("L", [180, 182])
-def test_fp8_attention(L: int, causal: bool) -> None:
-    B, H, D = 1, 2, 64
+@pytest.mark.parametrize(("L", "D"), [(180, 64), (182, 64), (308, 128)])
+def test_fp8_attention(L: int, D: int, causal: bool) -> None:
+    B, H = 1, 1 if D == 128 else 2
+    sizes = fp8_attention.tiles(D)
     args = {
-        "q": normal(B, H, L, D), "k": normal(B, H, L, D), "vt": normal(B, H, D, 192),
+        "q": normal(B, H, L, D), "k": normal(B, H, L, D), "vt": normal(B, H, D, -(-L // 16) * 16),
         "scales": RNG.random((B, H, 2), dtype=np.float32), "o": nothing(B, H, L, D),
     }  # fmt: skip
     # Weights next to a half-way point of e4m3 may be rounded the other way.
     same_as_interpreter(
-        fp8_attention_kernel, args, ("o",), (-(-L // 128), H, B), tolerance=2.0**-6,
-        scale=D**-0.5, causal=causal, D=D, fast_math=True,
+        fp8_attention.fp8_attention_kernel, args, ("o",), (-(-L // sizes["BM"]), H, B),
+        tolerance=2.0**-6, scale=D**-0.5, causal=causal, D=D, fast_math=True, **sizes,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def test_fp8_attention(L, causal):
     o = torch.empty(B, H, L, D, device="meta", dtype=BF16)
     args = (q, k, vt, scales, o, D**-0.5, causal, D)
     kernel = fp8_attention_kernel.compile(
-        *args, grid=(-(-L // 128), H, B), fast_math=True, **tiles(D)
+        *args, grid=(-(-L // tiles(D)["BM"]), H, B), fast_math=True, **tiles(D)
     )
     check(kernel)
     # Rows that come in fours are loaded in the order of the next operand; others are shuffled.

@@ -54,6 +54,8 @@ from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.single import single
+from tiledsl.single import single_kernels
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
@@ -97,9 +99,7 @@ from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.select import probe_constants
 from tiledsl.ws.single_layout import copies_suffice
-from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_role import SinglePlan
-from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import stored_geometry
 from tiledsl.ws.user_barriers import drop_user_barriers
@@ -107,7 +107,7 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "cse", "licm",
-    "canonicalize", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
+    "canonicalize", "uniform-steps", "unmask", "no-wrap", "cse", "dce", "cheap-exponentials",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10
@@ -434,47 +434,6 @@ def lower_roles(
     return made
 
 
-def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
-    """The single-role kernel; while its registers spill, ones with fewer CTAs on an SM."""
-    made = single(request, ranking.graph, ranking.declined)
-    yield made
-    while made.rejected and isinstance(made.plan, SinglePlan) and made.plan.min_blocks > 1:
-        most = made.plan.min_blocks // 2
-        made = single(request, ranking.graph, ranking.declined, most_blocks=most)
-        yield made
-
-
-def single(
-    request: Request, graph: TileGraph, declined: list[Declined], *, most_blocks: int = 1 << 10
-) -> Kernel:
-    """The single-role kernel. most_blocks: CTAs that may have to share the registers of an SM."""
-    grid = request.launch.grid(graph.constants) if most_blocks > 1 else ()
-    out, role, notes, plan = single_layout(
-        graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,
-        asked=request.overrides.num_stages, grid=grid,
-    )  # fmt: skip
-    plan = replace(plan, min_blocks=min(plan.min_blocks, most_blocks))
-    fuse_elementwise(out, role.body)
-    dump(request, out, "31_fused")
-    smem = lower_single(out, plan, request.target)
-    dump(request, out, "32_machine")
-    out.facts = {
-        "views": out.facts.get("views", ()),
-        "num_threads": plan.num_threads,
-        "smem_bytes": smem.end_bytes,
-        "cluster_size": plan.num_ctas,
-        "grid": GridSpec("plain", -1, plan.num_ctas, plan.num_ctas),
-        "arg_names": tuple(a.name for a in graph.args),
-        "min_blocks": plan.min_blocks,
-        "pdl": plan.pdl,
-        "build": request.build,
-    }
-    module = emit_kernel(out, request.target)
-    made = Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
-    made.stored = stored_arguments(graph)
-    return made
-
-
 def compile_kernel(request: Request) -> Kernel:
     """The first kernel of a request that NVRTC compiles without spills or serialisation.
 
@@ -490,7 +449,7 @@ def compile_kernel(request: Request) -> Kernel:
             made.rejected = rejection(request, made)
             if not made.rejected:
                 return made if spilled is None else fewest_spills(spilled, made)
-            if spilled is None and may_spill(made):
+            if spilled is None and may_spill(made) and not isinstance(made.plan, SinglePlan):
                 spilled = made
     except ResourceError as error:
         if spilled is None:
@@ -567,7 +526,7 @@ def rejection(request: Request, made: Kernel) -> str:
     problem = faults(made.compiled, forced=request.overrides.structural and not in_place)
     if not problem and in_place and made.compiled.notes:
         problem = f"accumulators are read under a wgmma: {made.compiled.notes[0]}"
-    is_last = isinstance(made.plan, SinglePlan) and made.plan.min_blocks == 1
+    is_last = isinstance(made.plan, SinglePlan) and made.plan.is_last(made.compiled.spill_bytes)
     return f"{given_up}: {problem}" if problem and not is_last else ""
 
 

@@ -97,10 +97,11 @@ def ignored_options(
         if name in IGNORED
     ]
     if isinstance(kernel.plan, SinglePlan):
+        followed = {"num_stages": kernel.plan.num_stages > 0, "persistent": kernel.plan.stays}
         notes += [
             f"{name}={options[name]!r} is ignored: the kernel has a single role, {reason}"
             for name, reason in WITHOUT_ROLES.items()
-            if options.get(name) and not (name == "num_stages" and kernel.plan.num_stages)
+            if options.get(name) and not followed.get(name)
         ]
     asked, warps = options.get("num_warps"), kernel.module.num_threads // 32
     if asked and asked != warps:

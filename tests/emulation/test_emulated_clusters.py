@@ -29,6 +29,14 @@ def softmax_rows(x, y, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def softmax_row(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=-float("inf"))
+    value = tl.exp(value - tl.max(value, axis=0))
+    tl.store(y + tl.program_id(0) * n + at, value / tl.sum(value, axis=0), mask=at < n)
+
+
+@tiledsl.jit
 def places_of_largest(x, place, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     value = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=-float("inf"))
@@ -50,7 +58,7 @@ def sums_and_scan(x, y, n, BLOCK: tl.constexpr):
 
 
 def run(kernel: Any, args: list[Any], grid: int, seed: int = 0, **edit: str) -> KernelModule:
-    made, runtime = compiled(kernel, args, num_warps=4)
+    made, runtime = compiled(kernel, args, num_warps=4, persistent=False)
     module = replaced(made.module, edit["old"], edit["new"], count=0) if edit else made.module
     arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
     emulate.run(module, arrays, (grid, 1, 1), seed=seed, seconds=120.0)
@@ -99,14 +107,27 @@ def test_small_tiles_keep_one_cta() -> None:
     assert compiled(softmax_rows, args, num_warps=4)[0].plan.num_ctas == 1
 
 
+def is_right(kernel: Any, seed: int, old: str, new: str) -> bool:
+    args = softmax_arguments()
+    args = args if kernel is softmax_rows else [*args[:3], BLOCK]
+    try:
+        run(kernel, args, 2 if kernel is softmax_rows else 4, seed, old=old, new=new)
+    except emulate.EmulationFault:
+        return False
+    return torch.allclose(args[1], args[0].softmax(-1), rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("call", ["cluster_wait();", "cluster_sync();"])
 def test_a_missing_barrier_shows(call: str) -> None:
-    def is_right(seed: int) -> bool:
-        args = softmax_arguments()
-        try:
-            run(softmax_rows, args, 2, seed, old=call, new="")
-        except emulate.EmulationFault:
-            return False
-        return torch.allclose(args[1], args[0].softmax(-1), rtol=1e-5, atol=1e-9)
+    assert not all(is_right(softmax_row, seed, call, "") for seed in range(4))
 
-    assert not all(is_right(seed) for seed in range(4))
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("mbarrier_init(arrived_1 + 8 * i, 1)", "mbarrier_init(arrived_1, 1)"),
+     ("exchange_partials<8, 32, 128>", "exchange_partials<8, 16, 128>"),
+     ("exchange_partials<8, 32, 128>(scratch_2", "exchange_partials<8, 32, 0>(scratch_1")],
+)  # fmt: skip
+def test_a_wrong_exchange_shows(old: str, new: str) -> None:
+    """In a loop partial results arrive on mbarriers, each with a part of the scratch."""
+    assert not all(is_right(softmax_rows, seed, old, new) for seed in range(4))

@@ -23,6 +23,7 @@ from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.signature import signature
+from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.select import Launch
 
@@ -39,7 +40,10 @@ def compiled(
     found, _ = signature(runtime, pointers=names)
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     launch = Launch(runtime, lambda _: options.get("grid", (32, 32, 1)))
-    request = Request(kernel.fn, specs, constants, launch, num_warps=options.get("num_warps"))
+    overrides = Overrides(persistent=options.get("persistent"))
+    request = Request(
+        kernel.fn, specs, constants, launch, overrides, num_warps=options.get("num_warps")
+    )
     made = modules(request)
     return (next(made) if best else list(made)[-1]), runtime
 

@@ -24,6 +24,7 @@ LAYERS = {
     "codegen": 2,
     "runtime": 3,
     "compiler": 4,
+    "single": 4,
 }
 SIBLINGS = frozenset({"frontend", "ws", "codegen"})
 PUBLIC_LAYER = 5  # language.py and any other module beside compiler.py

@@ -41,7 +41,10 @@ def assign_scratch(
     wanting = [op for op in role.body.walk() if requested_bytes(op)]
     small = [op for op in wanting if requested_bytes(op) <= SMALL_BYTES]
     large = [op for op in wanting if op not in small]
-    guarded = [_may_run_again(graph, op) and _is_alone(op, small) for op in small]
+    guarded = [
+        _may_run_again(graph, op) and _is_alone(op, small) and getattr(op, "barriers", None) is None
+        for op in small
+    ]
     for op, guard in zip(small, guarded, strict=True):
         at = plan.take(
             f"{op.opcode.rpartition('.')[2]} scratch",

@@ -24,14 +24,17 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
+from tiledsl.ws.fetch_ahead import fetch_ahead
 from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.scratch import SMALL_BYTES
 from tiledsl.ws.scratch import padded_bytes
+from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.single_dots import DotLowering
+from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import obstacle_to_sharing
@@ -100,12 +103,16 @@ def single_layout(
     clusters: bool = True,
     asked: int | None = None,
     grid: tuple[int, ...] = (),
+    persistent: bool | None = None,
+    limits: Limits | None = None,
 ) -> LaidOut:
     """Plan and layouts: with a cluster for large tiles, unless CTAs would have to exchange some.
 
     Exchanges for the sake of longer vectors, and large ones, give way to the cluster.
     """
-    plan = plan_single(graph, num_warps, target, clusters=clusters)
+    plan = plan_single(
+        graph, num_warps, target, clusters=clusters, persistent=persistent, limits=limits
+    )
     made = laid_out(graph, plan, target, asked, grid)
     obstacle = obstacle_to_sharing(made[1]) if plan.num_ctas > 1 else None
     if obstacle is None:
@@ -114,7 +121,9 @@ def single_layout(
     obstacle = obstacle_to_sharing(made[1])
     if obstacle is None:
         return made
-    plan = plan_single(graph, num_warps, target, clusters=False)
+    plan = plan_single(
+        graph, num_warps, target, clusters=False, persistent=persistent, limits=limits
+    )
     out, role, notes, plan = laid_out(graph, plan, target)
     where = obstacle.loc.short if obstacle.loc else "?"
     why = f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
@@ -155,6 +164,7 @@ class _Attempt:
     notes: list[str]
     depth: int
     problem: str
+    stays: bool = False
 
     @property
     def slot_bytes(self) -> int:
@@ -163,6 +173,7 @@ class _Attempt:
 
     def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:
         """The result, with one more note where there is something to say."""
+        plan = replace(plan, stays=self.stays)
         depth = self.depth if self.graph.find(Ring) else 0
         notes = [*([note] if note else []), *self.notes]
         return self.graph, self.role, notes, replace(plan, num_stages=depth)
@@ -192,7 +203,9 @@ def _lay_out(
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes: list[str] = []
-    if not graph.find(mma.Dot):
+    if plan.stays:
+        pass
+    elif not graph.find(mma.Dot):
         notes += load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
@@ -203,4 +216,12 @@ def _lay_out(
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     except ScheduleError as error:
         problem = error.message
-    return _Attempt(out, role, notes, depth, problem)
+    if plan.stays:
+        space = target.smem_per_sm_bytes // plan.min_blocks - CTA_BYTES
+        space = min(space, target.smem_bytes) - scratch_bytes(role)
+        fetched, why = fetch_ahead(out, role.body, plan.num_threads, space, plan.num_ctas)
+        notes += why
+        if not fetched:
+            made = _lay_out(graph, replace(plan, stays=False), target, depth, room)
+            return replace(made, notes=[*why, *made.notes])
+    return _Attempt(out, role, notes, depth, problem, stays=plan.stays)

@@ -7,6 +7,7 @@ Layout conversions take the same way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
 from math import prod
@@ -24,10 +25,13 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.pointer import Barrier
+from tiledsl.ir.ops.pointer import Load as PointerLoad
+from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
@@ -36,6 +40,7 @@ from tiledsl.target import Target
 from tiledsl.ws.access_layouts import THREAD_BYTES
 from tiledsl.ws.access_layouts import default_warps
 from tiledsl.ws.access_layouts import largest_access_bytes
+from tiledsl.ws.async_exchange import exchange_on_mbarriers
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
@@ -44,6 +49,9 @@ from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
+from tiledsl.ws.stay import add_programs
+from tiledsl.ws.stay import message_on_mbarrier
+from tiledsl.ws.stay import obstacle_to_staying
 
 DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 """Registers of a thread that dots may take, by warpgroups of the CTA."""
@@ -61,8 +69,38 @@ SHARED_ELEMENTS, MOST_SHARED = 32, 64
 more than these on, or more than the second number where the user gave the number of warps."""
 CROWDED_REGISTERS, CROWDED_ELEMENTS = 64, 32
 """Registers with which half of an SM's threads fit, and elements that a thread may hold in them."""
+ROW_WARPS, ROW_BYTES, ROW_TILES = 8, 8192, 2
+"""Warps for rows of so many bytes or more; and tiles as large as a row that a program may load,
+where a thread holds more than SHARED_ELEMENTS of each."""
+FEW_SPILLS_BYTES = 64
+"""What a thread may spill rather than leave half of an SM's places empty."""
+WIDE_BLOCKS = 2
+"""CTAs of so many warps on an SM, where threads hold more elements."""
+FLIGHT_BYTES, STAYING_BLOCKS = 65536, 2
+"""Bytes that CTAs which stay want on their way to an SM, and CTAs that it takes at most."""
 MOST_BYTES = 4
 """Bytes of an element that count there: wider ones are rare."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What spilled before.
+
+    blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
+    than SHARED_ELEMENTS of a row.
+    """
+
+    blocks: int = 1 << 10
+    wide: bool = True
+
+    def after(self, plan: SinglePlan) -> Limits:
+        """What is tried after a plan whose registers spill."""
+        is_wide = (
+            plan.num_warps == ROW_WARPS and plan.num_ctas == 1 and plan.min_blocks == WIDE_BLOCKS
+        )
+        if self.wide and is_wide:
+            return replace(self, wide=False)
+        return replace(self, blocks=plan.min_blocks // 2)
 
 
 @dataclass(frozen=True)
@@ -73,6 +111,7 @@ class SinglePlan:
     min_blocks: CTAs that the registers of an SM hold at least.
     num_stages: slots of the rings that copies fill, 0 where there are none.
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
+    stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
     """
 
     num_warps: int = 4
@@ -80,28 +119,44 @@ class SinglePlan:
     min_blocks: int = 1
     num_stages: int = 0
     pdl: bool = True
+    stays: bool = False
 
     @property
     def num_threads(self) -> int:
         return 32 * self.num_warps
 
+    def is_last(self, spill_bytes: int) -> bool:
+        """Whether fewer CTAs on an SM would be no better than what a thread spills."""
+        return self.min_blocks == 1 or spill_bytes <= FEW_SPILLS_BYTES
+
     def describe(self) -> str:
         cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""
         slots = f", stages {self.num_stages}" if self.num_stages else ""
-        return f"single role, {self.num_warps} warps{cluster}{slots}"
+        stays = ", stays for the next program" if self.stays else ""
+        return f"single role, {self.num_warps} warps{cluster}{slots}{stays}"
 
 
 def plan_single(
-    graph: TileGraph, num_warps: int | None, target: Target, *, clusters: bool = True
+    graph: TileGraph,
+    num_warps: int | None,
+    target: Target,
+    *,
+    clusters: bool = True,
+    persistent: bool | None = None,
+    limits: Limits | None = None,
 ) -> SinglePlan:
     """Warps of the CTA: for dots whole warpgroups, so many that accumulators and operands fit.
 
     num_warps: what the user asks for; more are taken where the registers need them. clusters:
-    whether CTAs may share a program.
+    whether CTAs may share a program. persistent: whether CTAs stay for the next program, where the
+    user says so. limits: what has turned out to spill.
     """
+    limits = limits or Limits()
     dots: list[mma.Dot] = graph.find(mma.Dot)
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
+        is_row = not num_warps and _rows_fit_eight_warps(graph, warps, limits)
+        warps = ROW_WARPS if is_row else warps
         held = 0 if num_warps else _held(graph)
         while warps < MOST_WARPS and held > SHARED_ELEMENTS * 32 * warps:
             warps *= 2
@@ -109,9 +164,13 @@ def plan_single(
             warps = LOOP_WARPS
         plan = SinglePlan(warps)
         if clusters:
-            plan = _shared(graph, warps, target, asked=num_warps is not None)
+            plan = _shared(graph, warps, target, asked=is_row or num_warps is not None)
         _check_tiles(graph, plan)
-        return replace(plan, min_blocks=_min_blocks(graph, plan, target))
+        plan = replace(plan, min_blocks=_min_blocks(graph, plan, target))
+        plan = replace(plan, stays=_stays(graph, plan, persistent))
+        if plan.stays and plan.num_ctas > 1 and num_warps is None:
+            plan = _fewer_warps(graph, plan, target)
+        return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
     for groups, room in DOT_REGISTERS.items():
@@ -135,17 +194,58 @@ def plan_single(
     raise problem
 
 
+def _rows_fit_eight_warps(graph: TileGraph, warps: int, limits: Limits) -> bool:
+    """Whether a program without loops reduces and stores rows that eight warps hold well."""
+    num_bytes, most = largest_access_bytes(graph), max(_num_elements(graph), default=0)
+    if warps == ROW_WARPS or not num_bytes >= ROW_BYTES or not graph.find(Reduce):
+        return False
+    loads = loops = stores = 0
+    for op in graph.walk():
+        loops += isinstance(op, For | While)
+        if isinstance(op, PointerLoad | PointerStore) and isinstance(op.pointer.type, TileType):
+            is_large = 2 * op.pointer.type.num_elements > most
+            loads += is_large and isinstance(op, PointerLoad)
+            stores += is_large and isinstance(op, PointerStore)
+    if loops or not stores:
+        return False
+    threads = 32 * ROW_WARPS
+    if num_bytes <= THREAD_BYTES * threads:
+        return True
+    is_wide = SHARED_ELEMENTS * threads < most <= MOST_SHARED * threads
+    return (
+        limits.wide and is_wide and num_bytes <= 2 * THREAD_BYTES * threads and loads <= ROW_TILES
+    )
+
+
+def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePlan:
+    """A plan for CTAs that stay with eight warps, where one or two on an SM have enough under way.
+
+    What is fetched ahead hides the time of the loads, so that fewer threads with more elements do,
+    and fewer wait for each other.
+    """
+    few = _shared(graph, ROW_WARPS, target, asked=False)
+    if few.num_warps != ROW_WARPS:
+        few = SinglePlan(ROW_WARPS, target.max_cluster)
+    threads = few.num_ctas * few.num_threads
+    blocks = -(-FLIGHT_BYTES * few.num_ctas // max(1, largest_access_bytes(graph)))
+    most = max(_num_elements(graph), default=0)
+    held = SHARED_ELEMENTS if blocks > 1 else MOST_SHARED
+    if few.num_ctas == 1 or blocks > STAYING_BLOCKS or most > held * threads:
+        return plan
+    return replace(plan, num_warps=ROW_WARPS, num_ctas=few.num_ctas, min_blocks=blocks)
+
+
+def _num_elements(graph: TileGraph) -> Iterator[int]:
+    """Elements of each tile that a program computes."""
+    for op in graph.walk():
+        for r in op.results:
+            if isinstance(r.type, TileType):
+                yield r.type.num_elements
+
+
 def _warps_for_tiles(graph: TileGraph) -> int:
     """Warps that hold the largest tile well."""
-    most = max(
-        (
-            r.type.num_elements
-            for op in graph.walk()
-            for r in op.results
-            if isinstance(r.type, TileType)
-        ),
-        default=0,
-    )
+    most = max(_num_elements(graph), default=0)
     warps = 4
     while warps < MOST_WARPS and most > FULL_ELEMENTS * 32 * warps:
         warps *= 2
@@ -201,8 +301,9 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     Programs that wait for memory then overlap with others that compute.
     """
     threads = plan.num_threads * plan.num_ctas
-    tiles = [r.type for op in graph.walk() for r in op.results]
-    most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
+    most = max(_num_elements(graph), default=0)
+    if plan.num_warps == ROW_WARPS and CROWDED_ELEMENTS * threads < most <= MOST_SHARED * threads:
+        return WIDE_BLOCKS if plan.num_ctas == 1 and not graph.find(For) else 1
     loops: list[For] = graph.find(For)
     carried = [v.type for op in loops for v in op.init]
     most += sum(t.num_elements for t in carried if isinstance(t, TileType))
@@ -210,6 +311,12 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
         return 1
     registers = CROWDED_REGISTERS * plan.num_threads
     return max(1, min(target.max_blocks_per_sm, target.registers_per_sm // registers))
+
+
+def _stays(graph: TileGraph, plan: SinglePlan, asked: bool | None) -> bool:
+    """Whether CTAs stay for the next program: those that wait for each other, if not asked."""
+    wanted = plan.num_ctas > 1 if asked is None else asked
+    return wanted and not obstacle_to_staying(graph)
 
 
 def obstacle_to_sharing(role: Role) -> Op | None:
@@ -266,10 +373,13 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     )
     builder = Builder(out)
     builder.add(role)
-    with builder.at(role.body):
-        for op in graph.body.ops:
-            if not isinstance(op, Yield):
-                builder.add(clone_op(op, mapping))
+    if plan.stays:
+        add_programs(out, role.body, graph.body.ops, mapping, plan.num_ctas)
+    else:
+        with builder.at(role.body):
+            for op in graph.body.ops:
+                if not isinstance(op, Yield):
+                    builder.add(clone_op(op, mapping))
     order_memory(out)
     expand_dots(out)
     unbatch_dots(out)
@@ -322,6 +432,9 @@ class Lowering:
         self.place_rings()
         for role in self.graph.find(Role):
             DotLowering(self.graph, role, self.smem, self.top, self.target).run()
+            message_on_mbarrier(self.graph, role, self.smem, self.top)
+            if role.num_ctas > 1:
+                exchange_on_mbarriers(self.graph, role, self.smem, self.top)
             assign_scratch(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 self.start_cluster(role)

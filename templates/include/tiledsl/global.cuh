@@ -10,6 +10,9 @@ template <class T> struct Lane { T* p; };
 template <class T> struct MaskedLane { T* p; bool in; };
 template <class T> struct FilledLane { T* p; bool in; T other; };
 
+template <class P> struct Pointee;
+template <class T> struct Pointee<T*> { using type = T; };
+
 // Up to 16 bytes on their way; fewer than four fill the low part of a word.
 template <int BYTES> struct Cell { u32 w[(BYTES + 3) / 4]; };
 
@@ -194,6 +197,74 @@ template <class LD, class T> TDSL_FN T load_one(const T* p, bool in, T other) {
 }
 
 // ------------------------------------------------------------------ copies to shared memory
+// What a thread copies for itself: vector v of V elements lies at own + v * STRIDE, so that no other thread has to be
+// waited for. As load_partial, a vector that a mask cuts is copied whole. Thread. ISA: cp.async.
+template <int N, int V, int STRIDE, class MASK, class F> TDSL_FN void fetch_lanes(u32 own, F at) {
+  constexpr int SIZE = sizeof(*at(0).p);
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    if (MASK::template any<V>(at, i)) cp_async<V * SIZE>(own + i / V * STRIDE, at(i).p);
+  }
+}
+// As fetch_lanes, with the fillings of what the mask keeps out: for what is read again and again. Thread. ISA: cp.async,
+// st.shared.
+template <int N, int V, int STRIDE, class MASK, class LD, class F> TDSL_FN void fetch_filled(u32 own, F at) {
+  using T = typename Pointee<decltype(at(0).p)>::type;
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const u32 to = own + i / V * STRIDE;
+    if (MASK::template all<V>(at, i)) {
+      cp_async<V * sizeof(T)>(to, at(i).p);
+    } else {
+#pragma unroll 1
+      for (int k = 0; k < V; ++k) {
+        const auto one = at(i + k);
+        Cell<sizeof(T)> c = filling<1>(one);
+        LD::load_if(c, (u64)one.p, is_in(one));
+        st_shared<T>(to + k * sizeof(T), from_cell<T>(c));
+      }
+    }
+  }
+}
+// Where load_lanes and load_partial find it: addresses in shared memory in the place of global ones.
+template <int V, int STRIDE, class F> struct FetchedLanes {
+  u32 own;
+  F at;
+  TDSL_FN auto operator()(int i) const {
+    auto lane = at(i);
+    using P = decltype(lane.p);
+    lane.p = (P)(u64)(own + i / V * STRIDE + i % V * sizeof(*lane.p));
+    return lane;
+  }
+};
+template <int V, int STRIDE, class F> TDSL_FN FetchedLanes<V, STRIDE, F> fetched(u32 own, F at) { return {own, at}; }
+// How it is read. Thread. ISA: ld.shared.
+struct Fetched {
+  template <int BYTES> static TDSL_FN void load(Cell<BYTES>& c, u64 p) {
+    if constexpr (BYTES == 16) {
+      ld_shared_v4<u32>((u32)p, c.w[0], c.w[1], c.w[2], c.w[3]);
+    } else if constexpr (BYTES == 8) {
+      const u64 bits = ld_shared<u64>((u32)p);
+      c.w[0] = (u32)bits, c.w[1] = (u32)(bits >> 32);
+    } else {
+      static_assert(BYTES == 4, "cp.async moves 4, 8 or 16 bytes");
+      c.w[0] = ld_shared<u32>((u32)p);
+    }
+  }
+  template <int BYTES> static TDSL_FN void load_if(Cell<BYTES>& c, u64 p, bool in) {
+    if (in) load(c, p);
+  }
+};
+// What fetch_filled brought, after cp_async_wait. Thread. ISA: ld.shared.
+template <int N, int V, int STRIDE, class X> TDSL_FN void load_filled(X& x, u32 own) {
+  using T = decltype(get_raw(x, 0));
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    Cell<V * sizeof(T)> c;
+    Fetched::load(c, own + i / V * STRIDE);
+    put_cell<V, T>(x, i, c);
+  }
+}
 // Starts a copy of V neighbours; zeros where the first is outside. Thread. ISA: cp.async.
 template <int V, class T> TDSL_FN void copy_lane(u32 to, Lane<T> a) { cp_async<V * sizeof(T)>(to, a.p); }
 template <int V, class T> TDSL_FN void copy_lane(u32 to, MaskedLane<T> a) {

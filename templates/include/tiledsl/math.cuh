@@ -91,11 +91,12 @@ TDSL_FN float rcp_approx(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// div.full.f32, 2 ulp over the full range. ISA: div.
+// x / y, 2 ulp over the full range: div.full.f32 in steps, so that those on y are taken once where many are divided by
+// it. ISA: rcp.
 TDSL_FN float div_full(float x, float y) {
-  float r;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
-  return r;
+  const float size = fabsf(y);
+  const float scale = size > 0x1p126f ? 0.25f : size < 0x1p-126f ? 0x1p24f : 1.0f;
+  return x * scale * rcp_approx(y * scale);
 }
 // tanh.approx.f32, 2^-11 relative. ISA: tanh.
 TDSL_FN float tanh_approx(float x) {
@@ -124,6 +125,13 @@ TDSL_FN float min_nan(float x, float y) {
 }
 TDSL_FN double max_nan(double x, double y) { return x > y || x != x ? x : y; }
 TDSL_FN double min_nan(double x, double y) { return x < y || x != x ? x : y; }
+// e^x of x <= 0 or NaN: 2^t for t = x log2(e), times what t is off by. 2 ulp; below 2^-126 it is 0. ISA: ex2, fma.
+TDSL_FN float exp_nonpositive(float x) {
+  x = max_nan(x, -104.0f);
+  const float t = x * 1.442695041f, y = exp2_approx(t);
+  const float rest = fmaf(t, 1.904654323e-09f, fmaf(t, -0.6931471825f, x));  // x - t log(2)
+  return fmaf(y, rest, y);
+}
 // max.f32 / min.f32: the other one when one is NaN; integers of any width. ISA: max, min.
 template <class T> TDSL_FN T max_num(T x, T y) { return x > y ? x : y; }
 template <class T> TDSL_FN T min_num(T x, T y) { return x < y ? x : y; }

@@ -1,6 +1,9 @@
 // raster.cuh - which tiles a block computes, and in which order. All functions: thread.
 #pragma once
 #include "tiledsl/math.cuh"
+#include "tiledsl/mbarrier.cuh"
+#include "tiledsl/regs.cuh"
+#include "tiledsl/smem.cuh"
 #include "tiledsl/types.cuh"
 
 namespace tdsl {
@@ -27,6 +30,35 @@ template <int SIZE> TDSL_FN i32 tile_step() { return (i32)(gridDim.x / SIZE); }
 TDSL_FN i32 next_tile(i32* counter, i32 drawn, i32 tiles) {
   if (drawn == tiles - 1) *counter = 0;
   return drawn + (i32)gridDim.x;
+}
+
+// A cluster of SIZE blocks that stays runs program first_tile, then the one a round later, then drawn ones. Its first
+// thread draws once for each program that it starts. ISA: atom.
+template <int SIZE> TDSL_FN bool draws() { return threadIdx.x == 0 && (SIZE == 1 || cluster_rank() == 0); }
+template <int SIZE> TDSL_FN i32 draw_program(i32* counter) { return draws<SIZE>() ? atomicAdd(counter, 1) : 0; }
+// Sends the program of a drawn number, of `count` in all, to the blocks of the cluster; whoever has the last number sets
+// the counter back. A kernel without clusters has no st.async: its block arrives itself. All threads. ISA: st.async.
+template <int SIZE>
+TDSL_FN void send_program(i32* counter, i32 drawn, i32 count, u32 box, u32 barrier) {
+  if (SIZE > 1 && threadIdx.x == 0) mbarrier_expect_tx(barrier, sizeof(i32));
+  if (draws<SIZE>()) {
+    if (drawn == count - 1) *counter = 0;
+    const i32 program = drawn + 2 * tile_step<SIZE>();
+    if constexpr (SIZE == 1) {
+      st_shared<i32>(box, program);
+      mbarrier_arrive(barrier);
+    } else {
+#pragma unroll
+      for (u32 cta = 0; cta < SIZE; ++cta) st_async(mapa(box, cta), mapa(barrier, cta), program);
+    }
+  }
+}
+// What was sent. All threads, warps converged. ISA: mbarrier.try_wait, ld.shared.
+template <int SIZE> TDSL_FN i32 receive_program(u32 box, u32 barrier, Cursor<1>& c) {
+  if constexpr (SIZE == 1) mbarrier_wait(barrier, c.parity);
+  else mbarrier_wait_cluster(barrier, c.parity);
+  c.next();
+  return uniform(ld_shared<i32>(box));
 }
 
 // The program of cluster tile `tile` for block `rank` of its cluster. GROUP tiles along GROUP_AXIS (0 or 1) are

@@ -2,6 +2,7 @@
 // that holds a copy of a result gets the same bits.
 #pragma once
 #include "tiledsl/combine.cuh"
+#include "tiledsl/mbarrier.cuh"
 
 namespace tdsl {
 
@@ -66,6 +67,23 @@ TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane)
 #pragma unroll
     for (int o = 0; o < N; ++o) Values::put(there, (o * WARPS + warp) * LANES + lane, x[o]);
   }
+}
+// As put_partials_cluster for scalars that all lanes hold, without a barrier of the cluster: the stores complete on an
+// mbarrier of each block, one of two that the exchanges of a loop use in turn, each with a part of BYTES bytes. Returns
+// the part, where everything has arrived. A block overwrites a part two exchanges later, when the one between has told
+// that all warps have read it. Warps converged, all threads of the cluster. ISA: st.async, mbarrier.
+template <int CTAS, int WARPS, int BYTES, class T, int N>
+TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)[N], u32 warp) {
+  const u32 part = addr + c.slot * BYTES, bar = barriers + 8 * c.slot;
+  if (threadIdx.x == 0) mbarrier_expect_tx(bar, N * WARPS * sizeof(T));
+  if (lane_id() < CTAS) {
+    const u32 there = mapa(part, lane_id()), done = mapa(bar, lane_id());
+#pragma unroll
+    for (int o = 0; o < N; ++o) st_async(there + (o * WARPS + warp) * sizeof(T), done, x[o]);
+  }
+  mbarrier_wait_cluster(bar, c.parity);
+  c.next();
+  return part;
 }
 // x[o] = the partial results of warps from(0) .. from(COUNT - 1), combined in this order. After a barrier. Thread.
 template <int COUNT, int WARPS, int LANES, class T, int N, class From, class C>

@@ -81,6 +81,17 @@ template <class T, int Q> TDSL_FN Cell<16> join(Cell<16> lo, Cell<16> hi, u32 of
   if constexpr (Q == ANY_WORD) return joined<T>(lo, hi, off);
   else return joined_at<T, Q>(lo, hi, off);
 }
+// f of the word that byte `off` of a piece lies in, known to the compiler. Warp-uniform.
+template <int Q> struct Word { static constexpr int value = Q; };
+template <class F> TDSL_FN void with_word(u32 off, F f) {
+  if (off & 8) {
+    if (off & 4) f(Word<3>{});
+    else f(Word<2>{});
+  } else {
+    if (off & 4) f(Word<1>{});
+    else f(Word<0>{});
+  }
+}
 template <int Q, int V, class T, int COUNT, class X, class F>
 TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16> (&hi)[COUNT], u32 off, F at) {
 #pragma unroll
@@ -89,43 +100,51 @@ TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16
     put_cell<V, T>(x, i, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(i).p % PIECE : off));
   }
 }
-// COUNT vectors from register `first` on.
-template <int COUNT, int V, class MASK, class OFFSETS, class LD, class X, class F>
-TDSL_FN void load_pieces(X& x, int first, F at, u32 same) {
-  using T = decltype(get_raw(x, 0));
-  Cell<16> lo[COUNT], hi[COUNT];
+// visit(v, k, address, in) for both pieces k of COUNT vectors v from register `first` on; `in` says what is needed.
+template <int COUNT, int V, class MASK, class OFFSETS, class F, class G>
+TDSL_FN void each_piece(int first, F at, u32 same, G visit) {
 #pragma unroll
   for (int v = 0; v < COUNT; ++v) {
     const int i = first + v * V;
     const auto lane = at(i);
     const u64 p = (u64)lane.p, off = OFFSETS::SAME ? same : p % PIECE;
-    const int held = (int)((PIECE - off) / sizeof(T));  // elements in the first piece
-    hi[v] = lo[v] = filling<V>(lane);
-    LD::load_if(lo[v], p - off, MASK::template before<V>(at, i, held));
-    LD::load_if(hi[v], p - off + PIECE, off && MASK::template from<V>(at, i, held));
+    const int held = (int)((PIECE - off) / sizeof(*lane.p));  // elements in the first piece
+    visit(v, 0, p - off, MASK::template before<V>(at, i, held));
+    visit(v, 1, p - off + PIECE, off && MASK::template from<V>(at, i, held));
   }
-  if constexpr (!OFFSETS::SAME) {
-    put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
-  } else if (same & 8) {
-    if (same & 4) put_cut<3, V, T>(x, first, lo, hi, same, at);
-    else put_cut<2, V, T>(x, first, lo, hi, same, at);
-  } else {
-    if (same & 4) put_cut<1, V, T>(x, first, lo, hi, same, at);
-    else put_cut<0, V, T>(x, first, lo, hi, same, at);
-  }
+}
+// COUNT vectors from register `first` on; load(cell, v, k, address, in) reads a piece.
+template <int COUNT, int V, class MASK, class OFFSETS, class X, class F, class L>
+TDSL_FN void load_pieces(X& x, int first, F at, u32 same, L load) {
+  using T = decltype(get_raw(x, 0));
+  Cell<16> lo[COUNT], hi[COUNT];
+#pragma unroll
+  for (int v = 0; v < COUNT; ++v) hi[v] = lo[v] = filling<V>(at(first + v * V));
+  each_piece<COUNT, V, MASK, OFFSETS>(first, at, same, [&](int v, int k, u64 p, bool in) {
+    load(k ? hi[v] : lo[v], first / V + v, k, p, in);
+  });
+  if constexpr (!OFFSETS::SAME) put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
+  else with_word(same, [&](auto q) { put_cut<q.value, V, T>(x, first, lo, hi, same, at); });
+}
+// Whether the mask holds for all that a warp holds. The full warp, converged. ISA: vote.sync.
+template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
+  bool all = true;
+#pragma unroll
+  for (int i = 0; i < N; i += V) all &= MASK::template all<V>(at, i);
+  return warp_all(all);
 }
 constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
 
-
-// N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element. The full warp, converged.
-// ISA: ld.global.
-template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
+// N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element, AHEAD vectors at once.
+// load(cell, v, k, address, in): reads piece k of vector v. The full warp, converged.
+template <int N, int V, int AHEAD, class MASK, class OFFSETS, class X, class F, class L>
+TDSL_FN void read_shifted(X& x, F at, L load) {
   using T = decltype(get_raw(x, 0));
   const u32 same = OFFSETS::SAME ? uniform((u32)(u64)at(0).p % PIECE) : 0;
   constexpr int WHOLE = N / V / AHEAD * AHEAD, REST = N / V - WHOLE;
 #pragma unroll
-  for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS, LD>(x, v * V, at, same);
-  if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS, LD>(x, WHOLE * V, at, same);
+  for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS>(x, v * V, at, same, load);
+  if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS>(x, WHOLE * V, at, same, load);
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
     if (MASK::template any<V>(at, v * V) && !MASK::template all<V>(at, v * V)) {
@@ -138,6 +157,89 @@ template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> T
       put_cell<V, T>(x, v * V, cell);
     }
   }
+}
+// The same from global memory. The full warp, converged. ISA: ld.global.
+template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
+  if constexpr (OFFSETS::SAME && N / V <= AHEAD) {
+    if (is_whole<N, V, MASK>(at)) {
+      using T = decltype(get_raw(x, 0));
+      const u32 off = uniform((u32)(u64)at(0).p % PIECE), more = off ? PIECE : 0;
+      Cell<16> lo[N / V], hi[N / V];
+#pragma unroll
+      for (int v = 0; v < N / V; ++v) {
+        const u64 p = (u64)at(v * V).p - off;
+        LD::load_if(lo[v], p, true);
+        LD::load_if(hi[v], p + more, true);
+      }
+      with_word(off, [&](auto q) { put_cut<q.value, V, T>(x, 0, lo, hi, off, at); });
+      return;
+    }
+  }
+  read_shifted<N, V, AHEAD, MASK, OFFSETS>(x, at, [](Cell<16>& c, int v, int k, u64 p, bool in) { LD::load_if(c, p, in); });
+}
+// Where a thread finds piece k of vector v that was fetched. Chained: piece 1 is piece 0 of the next lane, that of the
+// last lane and vector lies behind all; else a vector has two places. `own`: the thread's first place.
+template <class OFFSETS, int COUNT, int STRIDE> struct PiecePlaces {
+  u32 own, next, last;
+  TDSL_FN PiecePlaces(u32 own) : own(own) {
+    const bool is_last = lane_id() == 31;
+    next = own + (is_last ? STRIDE - 31 * (u32)PIECE : (u32)PIECE);
+    last = own + (COUNT - 1) * STRIDE + (u32)PIECE;
+    if (is_last) last = own - threadIdx.x * (u32)PIECE + COUNT * STRIDE + threadIdx.x / 32 * (u32)PIECE;
+  }
+  TDSL_FN u32 operator()(int v, int k) const {
+    if constexpr (!OFFSETS::CHAINED) return own + (2 * v + k) * STRIDE;
+    else return !k ? own + v * STRIDE : v < COUNT - 1 ? next + v * STRIDE : last;
+  }
+};
+// As fetch_lanes. A piece that two lanes share is copied by the second one if it needs it, else by the first. The full
+// warp, converged. ISA: cp.async, vote.sync.
+template <int N, int V, int STRIDE, class MASK, class OFFSETS, class F> TDSL_FN void fetch_shifted(u32 own, F at) {
+  constexpr int COUNT = N / V;
+  const u32 same = OFFSETS::SAME ? uniform((u32)(u64)at(0).p % PIECE) : 0;
+  const PiecePlaces<OFFSETS, COUNT, STRIDE> place(own);
+  if constexpr (OFFSETS::CHAINED) {
+    const u32 lane = lane_id();
+    u32 first[COUNT + 1];  // lanes that need their first piece
+    bool rest[COUNT];
+    each_piece<COUNT, V, MASK, OFFSETS>(0, at, same, [&](int v, int k, u64 p, bool in) {
+      if (!k) first[v] = warp_ballot(in);
+      else rest[v] = in;
+      if (!k && in) cp_async<16>(place(v, 0), (const void*)p);
+    });
+    first[COUNT] = 0;
+#pragma unroll
+    for (int v = 0; v < COUNT; ++v) {
+      const u32 after = first[v] >> 1 | first[v + 1] << 31;
+      if (rest[v] && !(after >> lane & 1)) cp_async<16>(place(v, 1), (const void*)((u64)at(v * V).p - same + PIECE));
+    }
+  } else {
+    each_piece<COUNT, V, MASK, OFFSETS>(0, at, same, [&](int v, int k, u64 p, bool in) {
+      if (in) cp_async<16>(place(v, k), (const void*)p);
+    });
+  }
+}
+// What fetch_shifted brought, after cp_async_wait. The full warp, converged. ISA: ld.shared.
+template <int N, int V, int STRIDE, class MASK, class OFFSETS, class X, class F>
+TDSL_FN void load_fetched_shifted(X& x, u32 own, F at) {
+  const PiecePlaces<OFFSETS, N / V, STRIDE> place(own);
+  if constexpr (OFFSETS::CHAINED) warp_sync();
+  if (OFFSETS::SAME && is_whole<N, V, MASK>(at)) {
+    using T = decltype(get_raw(x, 0));
+    const u32 off = uniform((u32)(u64)at(0).p % PIECE);
+#pragma unroll
+    for (int v = 0; v < N / V; ++v) {
+      Cell<16> lo[1], hi[1];
+      Fetched::load(lo[0], place(v, 0));
+      Fetched::load(hi[0], place(v, 1));
+      with_word(off, [&](auto q) { put_cut<q.value, V, T>(x, v * V, lo, hi, off, at); });
+    }
+  } else {
+    read_shifted<N, V, 1, MASK, OFFSETS>(x, at, [&](Cell<16>& c, int v, int k, u64 p, bool in) {
+      Fetched::load_if(c, place(v, k), in);
+    });
+  }
+  if constexpr (OFFSETS::CHAINED) warp_sync();
 }
 
 // The bytes of a piece from number `off` on, or those before it; `off` lies in word Q. Thread. ISA: st.global.
@@ -217,6 +319,27 @@ TDSL_FN void store_pieces(const X& x, bool first, F at, u32 same) {
     }
   }
 }
+// The same where all of a warp's vectors are there and follow each other: only the ends of the whole are cut.
+template <int Q, int N, int V, class ST, class X, class F> TDSL_FN void store_whole(const X& x, F at, u32 off) {
+  using T = decltype(get_raw(x, 0));
+  const u32 lane = lane_id();
+  Cell<16> last{};
+#pragma unroll
+  for (int v = 0; v < N / V; ++v) {
+    const u64 p = (u64)at(v * V).p - off;
+    const Cell<16> own = get_cell<V, T>(x, v * V);
+    Cell<16> before = own;  // of which the last `off` bytes count
+#pragma unroll
+    for (int k = 3 - Q; k < 4; ++k) {
+      before.w[k] = v ? shfl_idx(lane == 31 ? last.w[k] : own.w[k], (lane + 31) & 31) : shfl_up(own.w[k], 1);
+    }
+    const Cell<16> piece = join<T, Q>(before, own, off);
+    ST::store_if(piece, p, v || !off || lane);
+    if (!v && off && !lane) store_end<T, Q, ST>(piece, p, off);
+    if (v == N / V - 1 && off && lane == 31) store_begin<T, Q, ST>(join<T, Q>(own, own, off), p + PIECE, off);
+    last = own;
+  }
+}
 // As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes
 // the piece that its vector and the one before share. The full warp, converged. ISA: st.global, shfl.sync.
 template <int N, int V, int LANES, class MASK, class OFFSETS, class ST, class X, class F>
@@ -225,13 +348,19 @@ TDSL_FN void store_shifted(const X& x, bool first, F at) {
     store_pieces<ANY_WORD, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, 0);
   } else {
     const u32 same = uniform((u32)(u64)at(0).p % PIECE);
-    if (same & 8) {
-      if (same & 4) store_pieces<3, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
-      else store_pieces<2, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
-    } else {
-      if (same & 4) store_pieces<1, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
-      else store_pieces<0, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+    if constexpr (OFFSETS::CHAINED) {
+      if (warp_all(first) && is_whole<N, V, MASK>(at)) {
+        with_word(same, [&](auto q) { store_whole<q.value, N, V, ST>(x, at, same); });
+        return;
+      }
     }
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < N; i += V) any |= MASK::template any<V>(at, i);
+    if (!warp_any(first && any)) return;
+    with_word(same, [&](auto q) {
+      store_pieces<q.value, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
+    });
 #pragma unroll
     for (int i = 0; i < N; i += V) {
       const bool cut = MASK::template any<V>(at, i) && !MASK::template all<V>(at, i);

@@ -164,6 +164,18 @@ template <class T> TDSL_FN void st_dsmem_v4(u32 addr, u32 cta, T a, T b, T c, T 
   asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(mapa(addr, cta)), "r"(bits_as<u32>(a)),
                "r"(bits_as<u32>(b)), "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
 }
+// Asynchronous remote store of 4 or 8 bytes to an address that mapa gave, which completes on mbarrier `bar`, mapped to
+// the same block. Thread. ISA: st.async.
+template <class T> TDSL_FN void st_async(u32 addr, u32 bar, T v) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "st.async moves words");
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(addr),
+                 "r"(bar), "r"(bits_as<u32>(v)) : "memory");
+  } else {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %2, [%1];" ::"r"(addr),
+                 "r"(bar), "l"(bits_as<u64>(v)) : "memory");
+  }
+}
 // Asynchronous remote store of 16 bytes that completes on mbarrier `bar` of block `cta` (both addresses are of this
 // block's window, mapped to the other's). Thread. ISA: st.async.
 template <class T> TDSL_FN void st_async_v4(u32 addr, u32 bar, u32 cta, T a, T b, T c, T d) {

@@ -309,6 +309,8 @@ def abs_(op: ops.Abs, e: Emission) -> Expression:
 def exponential(op: ops.Exp | ops.Exp2, e: Emission) -> Expression:
     """fast: one ex2.approx; e**a after a multiplication by log2(e)."""
     dtype = dtype_of(op.result)
+    if isinstance(op, ops.Exp) and op.nonpositive and not op.fast and dtype == float32:
+        return call(op, e, "exp_nonpositive")
     if not op.fast or dtype.bits == 64:
         return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
     wrap = rounding(op, e)

@@ -39,6 +39,7 @@ class LanesContext:
     call: str
     before: str = ""
     after: str = ""
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -231,13 +232,41 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
     """`load_lanes<8, 4, Load>(x_1, at_1);`."""
     at = e.names.fresh("at")
-    policy = e.accesses.load(op.hint)
     name = e.name(op.result)
-    call = f"{_form(op, 'load_lanes', 'load_partial')}, {policy}>({name}, {at});"
-    if op.shifted:
-        call = f"load_shifted<{_shifted_form(op, e)}, {policy}>({name}, {at});"
+    before = "cp_async_wait<0>();" if op.waits else ""
+    if op.slot is not None:
+        call = _fetched(op, e, name, at)
+    elif op.shifted:
+        policy = e.accesses.load(op.hint)
+        call = f"load_shifted<{_shifted_form(op)}, {policy}>({name}, {at});"
+    else:
+        policy = e.accesses.load(op.hint)
+        call = f"{_form(op, 'load_lanes', 'load_partial')}, {policy}>({name}, {at});"
     after = f"keep({name});" if e.is_accumulator(op.result) else ""
-    return LanesContext(at, body, call, "", after)
+    return LanesContext(at, body, call, before, after, "filled" if op.filled_slot else "")
+
+
+def _fetched(op: ops.LoadLanes, e: Emission, name: str, at: str) -> str:
+    """The call that reads what the thread has fetched before."""
+    assert op.slot is not None
+    own, stride = own_place(op, op.slot, e), fetch_stride(op, op.num_threads)
+    if op.shifted:
+        form = f"{op.layout.num_regs}, {op.width}, {stride}, {shifted_kinds(op)}"
+        return f"load_fetched_shifted<{form}>({name}, {own}, {at});"
+    if op.filled_slot:
+        return f"load_filled<{op.layout.num_regs}, {op.width}, {stride}>({name}, {own});"
+    places = f"fetched<{op.width}, {stride}>({own}, {at})"
+    return f"{_form(op, 'load_lanes', 'load_partial')}, Fetched>({name}, {places});"
+
+
+def own_place(op: ops.Lanes, slot: Value, e: Emission) -> str:
+    """Where the first vector lies that a thread fetches for itself."""
+    return f"{e.text(slot)} + threadIdx.x * {op.width * op.dtype.bytes}"
+
+
+def fetch_stride(op: ops.Lanes, num_threads: int) -> int:
+    """Bytes between the vectors that a thread fetches."""
+    return num_threads * op.width * op.dtype.bytes
 
 
 @emits("pointer.store_lanes")
@@ -248,7 +277,7 @@ def store_lanes(op: ops.StoreLanes, e: Emission, body: str) -> LanesContext:
     policy = e.accesses.store(op.hint)
     call = f"{_form(op, 'store_lanes', 'store_partial')}, {policy}>({arguments});"
     if op.shifted:
-        call = f"store_shifted<{_shifted_form(op, e, op.shifted)}, {policy}>({arguments});"
+        call = f"store_shifted<{_shifted_form(op, op.shifted)}, {policy}>({arguments});"
     return LanesContext(at, body, call)
 
 
@@ -256,19 +285,23 @@ def _form(op: ops.Lanes, whole: str, partial: str) -> str:
     """`whole<32, 8`, or `partial<32, 8, ByEnds` where the mask may cut a vector."""
     form = f"{op.layout.num_regs}, {op.width}"
     is_whole = op.whole or op.width == 1
-    return f"{whole}<{form}" if is_whole else f"{partial}<{form}, {_mask_kind(op)}"
+    return f"{whole}<{form}" if is_whole else f"{partial}<{form}, {mask_kind(op)}"
 
 
-def _mask_kind(op: ops.Lanes) -> str:
+def mask_kind(op: ops.Lanes) -> str:
     """How the mask of neighbours is asked for."""
     return "ByEnds" if op.falls or not op.masked else "ByElement"
 
 
-def _shifted_form(op: ops.Lanes, e: Emission, *lanes: int) -> str:
+def _shifted_form(op: ops.Lanes, *lanes: int) -> str:
     """`32, 8, ByEnds, AnyOffset`: registers, vector, lanes, and kinds of mask and offsets."""
-    mask = _mask_kind(op)
+    return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, shifted_kinds(op))))
+
+
+def shifted_kinds(op: ops.Lanes) -> str:
+    """`ByEnds, AnyOffset`: kinds of mask and offsets of a shifted access."""
     offsets = "Chained" if op.chained else "OneOffset" if op.alike else "AnyOffset"
-    return ", ".join(map(str, (op.layout.num_regs, op.width, *lanes, mask, offsets)))
+    return f"{mask_kind(op)}, {offsets}"
 
 
 def zero(dtype: DType) -> str:

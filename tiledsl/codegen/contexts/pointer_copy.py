@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tiledsl.codegen.contexts.pointer import enter_lanes
+from tiledsl.codegen.contexts.pointer import fetch_stride
+from tiledsl.codegen.contexts.pointer import mask_kind
+from tiledsl.codegen.contexts.pointer import own_place
+from tiledsl.codegen.contexts.pointer import shifted_kinds
 from tiledsl.codegen.contexts.pointer import yield_lanes
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.contexts.tile import dim_name
@@ -21,8 +25,8 @@ from tiledsl.ir.layout import Layout
 from tiledsl.ir.ops import pointer_copy as ops
 from tiledsl.ir.ops.smem import smem_type
 
-enters("pointer.copy_lanes")(enter_lanes)
-yields_to("pointer.copy_lanes")(yield_lanes)
+enters("pointer.copy_lanes", "pointer.fetch_lanes")(enter_lanes)
+yields_to("pointer.copy_lanes", "pointer.fetch_lanes")(yield_lanes)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,32 @@ def _only(layout: Layout, shape: tuple[int, ...], coords: list[str], e: Emission
         beyond = [d for d in range(len(shape)) if padded[d] != shape[d]]
         conditions += [f"inside({coords[d]}, {shape[d]})" for d in beyond]
     return " && ".join(conditions) or "true"
+
+
+@dataclass(frozen=True)
+class FetchContext:
+    """Copies of a thread for itself, where `when` holds. at: the function of their addresses."""
+
+    when: str
+    at: str
+    body: str
+    call: str
+
+
+@emits("pointer.fetch_lanes")
+def fetch_lanes(op: ops.FetchLanes, e: Emission, body: str) -> FetchContext:
+    """`fetch_lanes<32, 8, 8192, ByEnds>(ring_1 + threadIdx.x * 16, at_1);`."""
+    e.accesses.has_copies = True
+    at, own = e.names.fresh("at"), own_place(op, op.slot, e)
+    form = f"{op.layout.num_regs}, {op.width}, {fetch_stride(op, op.num_threads)}"
+    call = f"fetch_lanes<{form}, {mask_kind(op)}>({own}, {at});"
+    if op.filled_slot:
+        policy = e.accesses.load(op.hint)
+        call = f"fetch_filled<{form}, {mask_kind(op)}, {policy}>({own}, {at});"
+    elif op.shifted:
+        call = f"fetch_shifted<{form}, {shifted_kinds(op)}>({own}, {at});"
+    when = "true" if op.when is None else e.text(op.when)
+    return FetchContext(when, at, body, call)
 
 
 @emits("pointer.copy_commit")

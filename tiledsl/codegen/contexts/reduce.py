@@ -198,6 +198,14 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
     )
     sizes = f"{plan.layout.num_warps}, {plan.num_lanes}"
     from_ = f"[&](int k) {{ return {source}; }}"
+    if op.barriers is not None and op.cursor is not None:
+        form = f"{e.place.num_ctas}, {plan.layout.num_warps}, {op.scratch_bytes() // 2}"
+        ring = f"{e.text(op.barriers)}, {e.text(op.cursor)}"
+        found = e.names.fresh("arrived")
+        return (
+            f"const u32 {found} = exchange_partials<{form}>({at}, {ring}, {name}, warp);\n"
+            f"reduce_partials<{count}, {sizes}>({found}, {name}, {lane}, {from_}, {function});"
+        )
     lines = [sync] if op.guarded else []
     put = f"put_partials<{sizes}>"
     if e.place.num_ctas > 1:

@@ -363,9 +363,13 @@ class Abs(Unary, opcode="elementwise.abs"):
 
 
 class Exp(Unary, opcode="elementwise.exp"):
-    """e**a. fast: one `ex2.approx` after a multiplication (2 ulp plus the scaling's rounding)."""
+    """e**a. fast: one `ex2.approx` after a multiplication (2 ulp plus the scaling's rounding).
+
+    nonpositive: a is at most 0, or NaN; results below the smallest normal number are 0 (f32).
+    """
 
     fast: bool = attribute(default=False)
+    nonpositive: bool = attribute(default=False)
 
     def compute(self, a: Any) -> Any:
         return np.exp(a)

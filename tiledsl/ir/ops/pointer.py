@@ -248,15 +248,25 @@ class Lanes(Op):
 
 
 class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.READ):
-    """`pointer.load` of a tile, with the computation of its addresses and mask."""
+    """`pointer.load` of a tile, with the computation of its addresses and mask.
 
+    slot: shared memory where each of `num_threads` threads finds what its `pointer.fetch_lanes`
+    brought, if any. waits: for all that the thread has fetched. filled_slot: the fillings of what
+    the mask keeps out lie there too.
+    """
+
+    slot: Value | None = operand(default=None, kw_only=True)
+    waits: bool = attribute(default=False)
+    num_threads: int = attribute(default=0)
+    filled_slot: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         return (TileType(self.shape, self.dtype, self.layout),)
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        at, mask, other, origin = yield from self.places(machine, arrays)
+        inputs = arrays[: len(self.inputs)]
+        at, mask, other, origin = yield from self.places(machine, inputs)
         return machine.memory.gather(at, self.dtype, mask, other, origin=origin)
 
 

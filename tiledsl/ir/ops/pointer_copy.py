@@ -6,6 +6,9 @@ Other threads see them after a barrier.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from typing import Any
+
 from tiledsl.dtypes import int1
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
@@ -27,7 +30,11 @@ from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
 
-COPY_BYTES = (4, 8, 16)
+if TYPE_CHECKING:
+    from tiledsl.ir.machine import Machine
+
+MOST_BYTES = 16
+COPY_BYTES = (4, 8, MOST_BYTES)
 """What one copy moves. Ref: PTX ISA, cp.async."""
 
 
@@ -80,6 +87,51 @@ class CopyLanes(Lanes, opcode="pointer.copy_lanes", levels=LOWER, effect=Effect.
             raise VerifyError(
                 f"copy_lanes: {self.width * self.dtype.bytes} bytes at once, expected 4, 8 or 16"
             )
+
+
+class FetchLanes(Lanes, opcode="pointer.fetch_lanes", levels=LOWER, effect=Effect.WRITE):
+    """Starts copies of what a `pointer.load_lanes` with the same slot will read, as a group.
+
+    Each of the `num_threads` threads of a CTA copies what it will read itself, to places of its
+    own, so that it only waits for its own copies; at odd addresses also those of its warp. when:
+    whether anything is copied (i1). filled_slot: fillings are written where the mask keeps out.
+    Ref: PTX ISA, cp.async.
+    """
+
+    slot: Value = operand(kw_only=True)
+    when: Value | None = operand(default=None, kw_only=True)
+    num_threads: int = attribute(default=0)
+    filled_slot: bool = attribute(default=False)
+    body: Region = region(factory=Region)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        memory, needed = smem_type(self.slot, "fetch_lanes"), fetched_bytes(self, self.num_threads)
+        if memory.bytes < needed:
+            raise TypeMismatch(f"fetch_lanes: {needed} bytes into {memory}")
+        return ()
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        """Whoever reads the slot finds in memory what was copied."""
+        return ()
+
+    def verify(self, target: Target) -> None:
+        super().verify(target)
+        if self.width * self.dtype.bytes not in COPY_BYTES:
+            raise VerifyError(
+                f"fetch_lanes: {self.width * self.dtype.bytes} bytes at once, expected 4, 8 or 16"
+            )
+
+
+def fetched_bytes(op: Lanes, num_threads: int) -> int:
+    """Shared memory for what threads fetch of an access.
+
+    Where it is shifted a vector lies in two pieces, of which a warp whose vectors follow each other
+    shares all but the last.
+    """
+    num_bytes = num_threads * op.layout.num_regs * op.dtype.bytes
+    if not op.shifted:
+        return num_bytes
+    return num_bytes + num_threads // 32 * MOST_BYTES if op.chained else 2 * num_bytes
 
 
 class CopyCommit(Op, opcode="pointer.copy_commit", levels=LOWER, effect=Effect.SYNC):

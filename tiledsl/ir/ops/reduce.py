@@ -115,6 +115,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     cast first, one for each input; empty for the inputs' own.
     scratch: shared memory, where the elements of several warps meet. barrier: first named barrier
     of the role, 0 where it is the whole CTA. guarded: whether others may still read the scratch.
+    barriers, cursor: two mbarriers, each with a half of the scratch, on which the CTAs of a cluster
+    exchange what they have in turn; without them they wait at the cluster's barrier.
     chains: a thread combines its elements in so many chains, each in the elements' order; 0 for a
     balanced tree. Only for a kind with one input.
     """
@@ -122,6 +124,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     vectorized = True
     inputs: tuple[Value, ...] = operands()
     scratch: Value | None = operand(default=None)
+    barriers: Value | None = operand(default=None)
+    cursor: Value | None = operand(default=None)
     axes: tuple[int, ...] = attribute(kw_only=True)
     kind: str = attribute(default="")
     widened: tuple[DType, ...] = attribute(default=())
@@ -146,7 +150,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         sizes = [exchanged_bytes(d) for d in self.dtypes]
         if not self.kind and any(layout.padded_shape[a] > types[0].shape[a] for a in self.axes):
             sizes = [1, *sizes]
-        return area_bytes(plan.partials(plan.result.num_regs), sizes)
+        area = area_bytes(plan.partials(plan.result.num_regs), sizes)
+        return area if self.barriers is None else 2 * area
 
     def infer_types(self) -> tuple[Type, ...]:
         types = combined_types(self.inputs, "reduce")

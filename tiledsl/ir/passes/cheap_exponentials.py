@@ -1,0 +1,105 @@
+"""Finds exponentials that need not be computed in all generality.
+
+exp of f32 takes eight instructions because its argument may be anything and its result has to be
+right to 2 ulp. Two take fewer: those whose results are rounded to 16 bits in the end, and those of
+what is at most 0, as x - max(x) is.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import float32
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.passes.manager import PassReport
+from tiledsl.ir.passes.manager import register_pass
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TileType
+from tiledsl.target import Target
+
+_SHAPES = tile.Broadcast | tile.ExpandDims | tile.Splat
+_KEEPING = _SHAPES | ew.Mul | ew.Div | ew.Select
+"""Ops whose result is off by as many parts as their operands together."""
+_ROUNDED_BITS = 16
+
+
+@register_pass("cheap-exponentials", consumes=Level.TILE, produces=Level.TILE)
+def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
+    """Marks f32 exponentials `fast` where only 16 bits are kept, else `nonpositive` where they are.
+
+    `ex2.approx.ftz` after a multiplication by log2(e) is off by 2 ulp and by 1e-7 of its argument's
+    size, at most 1e-5 before the result is 0 or infinite: nothing next to the rounding to bf16 or
+    f16, as long as results are multiplied, divided, and summed among themselves only.
+    """
+    del target
+    changes = 0
+    for op in list(graph.walk()):
+        if not isinstance(op, ew.Exp | ew.Exp2) or op.fast or _dtype(op.result) != float32:
+            continue
+        if _is_rounded(graph, op.result):
+            graph.replace_op(op, op.rebuild({}, fast=True))
+            changes += 1
+        elif isinstance(op, ew.Exp) and not op.nonpositive and is_at_most_zero(op.a):
+            graph.replace_op(op, op.rebuild({}, nonpositive=True))
+            changes += 1
+    return PassReport("cheap-exponentials", changes)
+
+
+def _dtype(value: Value) -> object:
+    type_ = value.type
+    return type_.dtype if isinstance(type_, ScalarType | TileType) else None
+
+
+def _is_rounded(graph: TileGraph, value: Value) -> bool:
+    """Whether a value only reaches casts to small floats, through ops that keep relative errors."""
+    seen: set[Value] = set()
+    todo = [value]
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        for use in graph.users(v):
+            user = use.op
+            match user:
+                case ew.Cast(dtype=dtype) if dtype.is_float and dtype.bits <= _ROUNDED_BITS:
+                    pass
+                case ew.Cast(dtype=dtype) if dtype == float32:
+                    todo.append(user.result)
+                case Reduce(kind="sum" | "max" | "min") if not user.widened or set(
+                    user.widened
+                ) == {float32}:
+                    todo += user.results
+                case _ if isinstance(user, _KEEPING):
+                    todo.append(user.result)
+                case _:
+                    return False
+    return True
+
+
+def is_at_most_zero(value: Value) -> bool:
+    """Whether all elements are at most 0, or NaN: a difference to what is no smaller."""
+    op = value.defining_op
+    return isinstance(op, ew.Sub) and _is_bound(_unshaped(op.b), op.a)
+
+
+def _unshaped(value: Value) -> Value:
+    while isinstance(op := value.defining_op, _SHAPES):
+        value = op.a
+    return value
+
+
+def _is_bound(bound: Value, value: Value) -> bool:
+    """Whether a value without its repetitions is a maximum of which `value` is a part."""
+    op: Op | None = bound.defining_op
+    match op:
+        case Reduce(kind="max"):
+            return op.inputs[0] is value
+        case ew.Max():
+            return any(_is_bound(_unshaped(v), value) for v in op.operands)
+        case _:
+            return False

@@ -1,0 +1,72 @@
+"""Kernels with a single role: plan, layouts, lowering, text; fewer CTAs on an SM after spills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tiledsl.codegen.kernel import emit_kernel
+from tiledsl.codegen.module import GridSpec
+from tiledsl.ir.analysis.stored import stored_arguments
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ws.analysis import Declined
+from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.select import Ranking
+from tiledsl.ws.single_layout import single_layout
+from tiledsl.ws.single_role import Limits
+from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_role import lower_single
+
+if TYPE_CHECKING:
+    from tiledsl.compiler import Kernel
+    from tiledsl.compiler import Request
+
+
+def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
+    """The single-role kernel; while its registers spill, ones with fewer CTAs on an SM."""
+    limits = Limits()
+    made = single(request, ranking.graph, ranking.declined, limits)
+    yield made
+    while made.rejected and isinstance(made.plan, SinglePlan) and made.plan.min_blocks > 1:
+        limits = limits.after(made.plan)
+        made = single(request, ranking.graph, ranking.declined, limits)
+        yield made
+
+
+def single(
+    request: Request, graph: TileGraph, declined: list[Declined], limits: Limits | None = None
+) -> Kernel:
+    """The single-role kernel. limits: what has turned out to spill."""
+    from tiledsl.compiler import Kernel
+    from tiledsl.compiler import dump
+
+    limits = limits or Limits()
+    grid = request.launch.grid(graph.constants) if limits.blocks > 1 else ()
+    out, role, notes, plan = single_layout(
+        graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,
+        asked=request.overrides.num_stages, grid=grid, persistent=request.overrides.persistent,
+        limits=limits,
+    )  # fmt: skip
+    plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
+    fuse_elementwise(out, role.body)
+    dump(request, out, "31_fused")
+    smem = lower_single(out, plan, request.target)
+    dump(request, out, "32_machine")
+    out.facts = {
+        "views": out.facts.get("views", ()),
+        "num_threads": plan.num_threads,
+        "smem_bytes": smem.end_bytes,
+        "cluster_size": plan.num_ctas,
+        "grid": GridSpec("persistent", -1, 1, plan.num_ctas, plan.min_blocks)
+        if plan.stays
+        else GridSpec("plain", -1, plan.num_ctas, plan.num_ctas),
+        "arg_names": tuple(a.name for a in graph.args),
+        "min_blocks": plan.min_blocks,
+        "pdl": plan.pdl,
+        "build": request.build,
+    }
+    module = emit_kernel(out, request.target)
+    made = Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
+    made.stored = stored_arguments(graph)
+    return made

@@ -1,0 +1,146 @@
+"""Programs that a CTA runs one after the other, so that the next one's loads come meanwhile.
+
+Where few programs fit on an SM, all of them wait at the same time: for memory, then for each other.
+A CTA (or cluster) that stays takes one program of the grid after the other; what a program loads is
+fetched while the one before computes (ws/fetch_ahead.py).
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import uint8
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops import program
+from tiledsl.ir.ops.barrier import CursorCreate
+from tiledsl.ir.ops.barrier import InitFence
+from tiledsl.ir.ops.barrier import MbarrierArray
+from tiledsl.ir.ops.barrier import MbarrierInit
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.reduce import Reduce
+from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role import Setup
+from tiledsl.ir.ops.role import TileStep
+from tiledsl.ir.ops.role_programs import DrawProgram
+from tiledsl.ir.ops.role_programs import ReceiveProgram
+from tiledsl.ir.ops.role_programs import SendProgram
+from tiledsl.ir.ops.smem import Buffer
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.budget import SmemPlan
+
+_NAMES = ("program", "following")
+
+
+def obstacle_to_staying(graph: TileGraph) -> str:
+    """Why a CTA cannot run program after program; empty where it can.
+
+    Programs have no order, so that one may load before the one before has stored; they may not
+    count on each other.
+    """
+    loads = False
+    for op in graph.walk():
+        match op:
+            case mma.Dot():
+                return "it has a dot"
+            case For() | While():
+                return "it has a loop"
+            case program.ProgramId(axis=axis) | program.NumPrograms(axis=axis) if axis:
+                return "its grid has more than one axis"
+            case pointer.Load(volatile=True) | pointer.Barrier():
+                return "it waits for other programs"
+            case pointer.Store() | pointer.Load() | Yield():
+                loads |= isinstance(op, pointer.Load) and isinstance(op.pointer.type, TileType)
+            case _ if op.effect not in (Effect.PURE, Effect.CONTROL):
+                return f"it has {op.opcode}"
+            case _:
+                pass
+    if not loads or not graph.find(Reduce):
+        return "it waits for nothing but memory" if loads else "it loads no tile"
+    return ""
+
+
+def add_programs(
+    graph: TileGraph, region: Region, ops: list[Op], mapping: dict[Value, Value], num_ctas: int
+) -> While:
+    """Puts copies of a program's ops into a loop over the programs of the grid.
+
+    The loop carries the program and the one after it. Programs are drawn, since SMs are not equally
+    fast, but for the first two of each cluster.
+    """
+    b = Builder(graph, region)
+    first, step = b.value(FirstTile(num_ctas)), b.value(TileStep(num_ctas))
+    count = b.value(program.NumPrograms(0))
+    init = (first, b.value(Add(first, step)))
+    loop = While(init, before=Region(), body=Region())
+    asked = [loop.before.add_arg(v.type, n) for v, n in zip(init, _NAMES, strict=True)]
+    now, following = (loop.body.add_arg(v.type, n) for v, n in zip(init, _NAMES, strict=True))
+    b.add(loop)
+    with b.at(loop.before):
+        b.add(Yield((b.value(Compare("lt", asked[0], count)), *asked)))
+    with b.at(loop.body):
+        b.value(DrawProgram(num_ctas), "drawn")
+        for op in ops:
+            if isinstance(op, program.ProgramId):
+                mapping[op.result] = now
+            elif not isinstance(op, Yield):
+                b.add(clone_op(op, mapping))
+        b.add(Yield((following, b.value(ReceiveProgram(cluster_size=num_ctas), "later"))))
+    return loop
+
+
+def send_after(graph: TileGraph, loop: While, op: Op, num_ctas: int) -> None:
+    """Sends the drawn program after an op by which all threads have heard of each other."""
+    drawn = loop.body.ops[0]
+    assert isinstance(drawn, DrawProgram)
+    b = Builder(graph, loop.body, loop.body.ops.index(op) + 1, op.loc)
+    b.add(SendProgram(drawn.result, programs_of(loop), cluster_size=num_ctas))
+
+
+def programs_of(loop: While) -> Value:
+    """The number of programs that a loop walks over."""
+    end = loop.before.terminator
+    assert isinstance(end, Yield)
+    compare = end.values[0].defining_op
+    assert isinstance(compare, Compare)
+    return compare.b
+
+
+def staying_loop(region: Region) -> While | None:
+    """The loop over programs under a region, if any."""
+    for op in region.ops:
+        if isinstance(op, While) and op.body.ops and isinstance(op.body.ops[0], DrawProgram):
+            return op
+    return None
+
+
+def message_on_mbarrier(graph: TileGraph, role: Role, plan: SmemPlan, top: Builder) -> None:
+    """Gives the programs that a role sends their place in shared memory, and an mbarrier.
+
+    top: where these are made.
+    """
+    found = [op for op in role.body.walk() if isinstance(op, SendProgram | ReceiveProgram)]
+    if not found:
+        return
+    at = plan.take("message with the next program", 16, align=16)
+    box = top.value(Buffer(SmemType((4,), uint8, 0, 0), 1, at + 8), "box")
+    sent = top.value(MbarrierArray(1, 1, at), "sent")
+    cursor = Builder(graph, role.body, 0).value(CursorCreate(1), "turn")
+    for op in found:
+        new = op.rebuild({}, (), box=box, barriers=sent, cursor=cursor)
+        graph.replace_op(op, new)
+    setup = top.add(Setup())
+    with top.at(setup.body):
+        top.add(MbarrierInit(sent, 1))
+        top.add(InitFence())

@@ -13,6 +13,7 @@ from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_program import drawn_axis
 from tiledsl.ws.check_scalars import Formula
 
 Program3 = tuple[int, int, int]
@@ -37,6 +38,7 @@ class Bounds:
             for v, o in found
             if isinstance(o, TileToProgram | ProgramId)
         }
+        self.axes |= {axis for v in self.formula.leaves if (axis := drawn_axis(v)) >= 0}
 
     def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
         """Lower, upper, step in a launch, in the tile of a program."""
@@ -57,6 +59,8 @@ class Bounds:
 
     def _leaf(self, v: Value, point: LaunchPoint, program: Program3) -> int:
         match v.defining_op:
+            case None if (axis := drawn_axis(v)) >= 0:
+                return program[axis]
             case None:
                 outside = isinstance(v.owner, Region) and v.owner.parent is None
                 return point.extent_of(self._symbol(v)) if outside else 0

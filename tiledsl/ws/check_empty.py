@@ -22,6 +22,7 @@ from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ws.check_program import drawn_axis
 
 MAX_TERMS = 24
 """Terms of a bound beyond which it stands for itself."""
@@ -207,6 +208,9 @@ class _Terms:
             case WarpgroupIndex() as op:
                 atom = ("warpgroup",)
                 self.least[atom], self.most[atom] = 0, _role_of(op).num_warpgroups - 1
+            case None if (axis := drawn_axis(v)) >= 0:
+                atom = ("program drawn", axis)
+                self.least[atom], self._numbers[atom] = 0, ("programs", axis)
             case _:
                 atom = ("value", v.id)
         return atom

@@ -108,16 +108,19 @@ class MemoryRules(BarrierRules):
         slot.state.reads.append(Read(t.index, t.time if op.scratch is not None else -1))
         t.env[op.result] = None
 
-    def do_write_scalar(self, t: Thread, op: smem.WriteScalar) -> None:
+    def do_write_scalars(self, t: Thread, op: smem.WriteScalars) -> None:
         slot: Slot = t.env[op.smem]
         self.write(t, slot, op)
-        slot.state.data = t.env[op.value]
+        slot.state.data = tuple(t.env.get(v) for v in op.values)
 
-    def do_read_scalar(self, t: Thread, op: smem.ReadScalar) -> None:
+    def do_read_scalars(self, t: Thread, op: smem.ReadScalars) -> None:
         slot: Slot = t.env[op.smem]
         slot.state.check_read(t.clock, slot.use, op)
         slot.state.reads.append(Read(t.index, t.time))
-        t.env[op.result] = slot.state.data
+        data = slot.state.data or (None,) * op.count
+        t.env.update(zip(op.results, data, strict=True))
+        if op.count > 1:
+            t.tile = data[0] or 0  # what is loaded now depends on the tile
 
     def do_load(self, t: Thread, op: tma.Load) -> None:
         _, use = self.place(t, op)

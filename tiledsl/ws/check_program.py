@@ -30,6 +30,7 @@ from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.check_scalars import function_of
@@ -189,6 +190,16 @@ def _sources(op: Op, v: Value) -> list[Value]:
             return list(op.operands)
 
 
+def drawn_axis(v: Value) -> int:
+    """The axis of a program id that came through the channel of drawn tiles, -1 for others."""
+    owner = v.owner
+    if not isinstance(owner, Region) or not isinstance(owner.parent, While):
+        return -1
+    sources = _while_sources(owner.parent, v)
+    read = sources[0].defining_op if len(sources) == 1 else None
+    return sources[0].index - 1 if isinstance(read, ReadScalars) and read.count > 1 else -1
+
+
 def _while_sources(loop: While, v: Value) -> list[Value]:
     ends = (loop.before.terminator, loop.body.terminator)
     assert isinstance(ends[0], Yield)
@@ -335,5 +346,9 @@ def _roots(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
             assert isinstance(end, Yield)
             return [end.values[0]]
         case _:
-            found = [getattr(op, name) for name in rules.get(type(op), ())]
-            return [v for v in found if v is not None]
+            found: list[Value] = []
+            for name in rules.get(type(op), ()):
+                value = getattr(op, name)
+                if value is not None:
+                    found += value if isinstance(value, tuple) else (value,)
+            return found

@@ -76,6 +76,7 @@ class ConsumerBuilder(TurnTaking):
         self.readers: dict[int, set[int]] = {}
         self.in_range: Value | None = None
         self.pending: tuple[Value, ...] = ()
+        self.stage_ahead = False
 
     # ------------------------------------------------------------------ program level
     def build(self, graph: TileGraph) -> None:
@@ -256,7 +257,7 @@ class ConsumerBuilder(TurnTaking):
                 b.add(
                     StoreTile(
                         tensor, offsets, value, only, end,
-                        block_shape=block, squeeze=squeeze, end_dim=dim,
+                        block_shape=block, squeeze=squeeze, end_dim=dim, ahead=self.stage_ahead,
                     )
                 )  # fmt: skip
             else:

@@ -18,6 +18,7 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import tma
 from tiledsl.ir.ops.barrier import WarpSync
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
@@ -49,17 +50,21 @@ from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import FlowLoop
 from tiledsl.ws.flow_operands import FlowOperands
 from tiledsl.ws.flow_operands import Iteration
+from tiledsl.ws.known_zeros import drop_zeros
 from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import Step
 from tiledsl.ws.paired import regrouped
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.stage_ahead import loop_before_store
 from tiledsl.ws.stores import StoreGeometry
 
-CHAINS_IN_TURNS = 2
-"""Chains of a row's sum or maximum where warpgroups issue in turns: measured against trees with
-D = 64 attention (causal 0.96 to 0.98-1.01 of the hand-written kernel, full 1.006 to 0.987)."""
+CHAINS = 2
+"""Chains of a row's maximum, and of its sum where warpgroups issue in turns, instead of trees.
+
+Measured with attention: the sum at D = 64 (causal 0.96 to 0.98-1.01 of the hand-written kernel,
+full 1.006 to 0.987); maxima of two warpgroups at D = 128 (docs/performance.md)."""
 
 
 class FlowConsumerBuilder(FlowOperands):
@@ -84,6 +89,7 @@ class FlowConsumerBuilder(FlowOperands):
         super().__init__(builder, plan, flow, arefs, mapping, stores)
         self.tiles = tiles
         self.schedules = schedules
+        self.last_loop: For | None = None
         self.outer = outer
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
@@ -98,6 +104,8 @@ class FlowConsumerBuilder(FlowOperands):
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
         if self.plan.turns:
             self.prime_order()
+        self.last_loop = loop_before_store(graph, self.flow, self.schedules, self.stores, self.plan)
+        self.stage_ahead = self.last_loop is not None
         loop, body = self.tile_loop()
         with self.b.at(body):
             self.guard_range()
@@ -134,10 +142,17 @@ class FlowConsumerBuilder(FlowOperands):
         if op.id in self.regrouped and isinstance(op, Reshape) and (shape := regrouped(op)):
             self.map[op.result] = self.b.value(Reshape(self.get(op.a), shape), op.result.name)
             return
-        if isinstance(op, Reduce) and op.kind and len(op.inputs) == 1 and self.plan.turns:
-            self.b.add(clone_op(op, self.map, chains=CHAINS_IN_TURNS))
+        if isinstance(op, Reduce) and self.in_chains(op):
+            self.b.add(clone_op(op, self.map, chains=CHAINS))
             return
         super().clone(op)
+
+    def in_chains(self, op: Reduce) -> bool:
+        """Whether rows are combined in chains: each value as soon as it is there."""
+        around = op.parent.parent if op.parent is not None else None
+        in_loop = around is not None and around.id in self.by_loop
+        simple = bool(op.kind) and len(op.inputs) == 1
+        return simple and (self.plan.turns or (op.kind == "max" and in_loop))
 
     def round_operand(self, op: Cast) -> None:
         """A left operand of 8-bit elements from paired columns: its registers are renamed first."""
@@ -229,6 +244,7 @@ class FlowConsumerBuilder(FlowOperands):
         b.add(branch)
         with b.at(branch.orelse):
             self.release_outer(loop, late=self.late_of(loop))
+            self.free_slabs(loop)
             b.add(Yield(tuple(init)))
         with b.at(branch.then), b.located(loop.loc):
             start = self.first(flow, schedule, lower, init, early, state)
@@ -419,6 +435,7 @@ class FlowConsumerBuilder(FlowOperands):
         saved = self.map
         pinned: Value | None = None
         issues = [s for s in steps if s.kind == "issue"]
+        waits = [s for s in steps if s.kind == "wait"]
         turns = self.plan.turns and now is not None and before is not None
         for step in steps:
             part = before if step.late else now
@@ -429,6 +446,8 @@ class FlowConsumerBuilder(FlowOperands):
                 few = self.plan.num_consumers <= 2
                 if step.late and now is not None and pinned is not None and few:
                     self.b.add(mma.Pin(pinned))
+                if now is None and step is waits[-1]:
+                    self.free_slabs(flow.loop)
                 pinned = None
             with self.b.located(step.op.loc if step.op is not None else flow.loop.loc):
                 self.waits_for_turn = turns and step is issues[0]
@@ -443,6 +462,11 @@ class FlowConsumerBuilder(FlowOperands):
                     if y in part.values and y not in now.values:
                         now.values[c] = part.values[y]
         self.map, self.part = saved, None
+
+    def free_slabs(self, loop: For) -> None:
+        """Waits for the staging of the store that follows a loop, ahead of it."""
+        if loop is self.last_loop:
+            self.b.add(tma.StageFree())
 
     def step(self, flow: FlowLoop, step: Step, part: Iteration) -> None:
         if step.kind == "issue":
@@ -532,6 +556,8 @@ def build_flow_consumer(
             builder, plan, flow, schedules, arefs, outer, mapping, stores, tiles
         )
         maker.build_flow(graph)
+    if graph.facts.get("fast_math"):
+        drop_zeros(builder.graph, role.body)
     return role
 
 

@@ -106,6 +106,7 @@ def plan_flow(
         store_buffers=slots.store_buffers,
         longest_first=longest if base.persistent else -1,
         dynamic=base.persistent,
+        uneven=bool(bound_axes(flow)),
         group_axis=axis,
         raster_group=group,
     )

@@ -10,13 +10,15 @@ Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Any
 from typing import cast
 
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int32
-from tiledsl.errors import InternalError
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -29,10 +31,7 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
 from tiledsl.ir.ops.control import Yield
-from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
-from tiledsl.ir.ops.elementwise import Mul
-from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import picked
@@ -41,17 +40,14 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
-from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import ArefType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
-from tiledsl.ws.epilogue_channel import StreamedTiles
 from tiledsl.ws.epilogue_channel import streamed_tiles
-from tiledsl.ws.epilogue_chunks import ChunkedValue
 from tiledsl.ws.load_boxes import box_coords
-from tiledsl.ws.partition import narrowed
+from tiledsl.ws.lower_store import StoreLowering
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.prefetch import Stream
 from tiledsl.ws.prefetch import stream_of
@@ -59,10 +55,8 @@ from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.slot_vectors import LINE_BYTES
+from tiledsl.ws.steering import mark_steering
 from tiledsl.ws.stores import StoreGeometry
-from tiledsl.ws.stores import lies_as_planned
-from tiledsl.ws.stores import unstaged
-from tiledsl.ws.turns import STORE_BARRIER
 from tiledsl.ws.turns import operand_barrier
 
 BARRIER_BYTES = 1024
@@ -86,30 +80,22 @@ class Ring:
     hints: tuple[str, ...] = ()
 
 
-class Lowering:
+class Lowering(StoreLowering):
     """One run of the pass over one graph."""
 
     def __init__(
         self, graph: TileGraph, plan: Plan, geometry: StoreGeometry | None, target: Target
     ) -> None:
-        self.graph = graph
-        self.plan = plan
-        self.geometry = geometry
+        super().__init__(graph, plan, geometry)
         self.target = target
         self.smem = SmemPlan()
         self.rings: dict[Value, Ring] = {}
-        self.cursors: dict[tuple[Value, int, str], Value] = {}
         self.b = Builder(graph, graph.body, 0)
-        self.stage: Value | None = None
         self.reduce: Value | None = None
         self.reduce_full: Value | None = None
         self.reduce_bytes = 0
         self.operands: dict[int, Value] = {}
         self.maps: list[Value] = []
-        self.store_maps: dict[Value, Value] = {}
-        self.written: set[Value] = set()
-        self.part_maps: dict[Value, tuple[Value, ...]] = {}
-        self.streamed: StreamedTiles | None = None
 
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
@@ -183,7 +169,7 @@ class Lowering:
         buffers: list[Value] = []
         type_ = op.result.type
         assert isinstance(type_, ArefType)
-        for payload, loaded in zip(type_.payload, end.values, strict=True):
+        for payload, loaded in zip(type_.payload, end.values, strict=False):
             name = loaded.name if isinstance(loaded.type, TileType) else op.result.name
             name = name or "ring"
             extents = "x".join(map(str, payload.shape))
@@ -388,39 +374,21 @@ class Lowering:
             Stream(put).emit(self.b, self.plan.prefetch, emit)
 
     # ------------------------------------------------------------------ role level
-    def cursor(self, role: Role, ring: Value, kind: str) -> Value:
-        """The role's cursor of a ring, made at the role's start.
-
-        'move', and 'release' where releases lag behind.
-        """
-        if kind == "release" and self.plan.mma_depth == 1:
-            kind = "move"
-        key = (ring, role.id, kind)
-        if key not in self.cursors:
-            depth = ring.type.depth if isinstance(ring.type, ArefType) else self.plan.store_buffers
-            op = barrier.CursorCreate(depth)
-            self.graph.insert(role.body, 0, op)
-            suffix = {"move": "at", "release": "done", "store": "at"}[kind]
-            op.result.name = f"{ring.name}_{suffix}"
-            self.cursors[key] = op.result
-        return self.cursors[key]
-
     def lower_role(self, role: Role) -> None:
+        mark_steering(self.graph, role)
+        handlers: dict[type[Op], Callable[[Any], None]] = {
+            aref.Put: partial(self.lower_put, role),
+            aref.Get: partial(self.lower_get, role),
+            aref.Consumed: partial(self.lower_consumed, role),
+            aref.Skip: partial(self.lower_skip, role),
+            tma.StageFree: self.lower_stage_free,
+            tma.StoreTile: partial(self.lower_store, role),
+            smem.Stage: self.lower_stage,
+            mma.ClusterReduce: self.lower_reduce,
+        }
         for op in list(role.body.walk()):
-            if isinstance(op, aref.Put):
-                self.lower_put(role, op)
-            elif isinstance(op, aref.Get):
-                self.lower_get(role, op)
-            elif isinstance(op, aref.Consumed):
-                self.lower_consumed(role, op)
-            elif isinstance(op, aref.Skip):
-                self.lower_skip(role, op)
-            elif isinstance(op, tma.StoreTile):
-                self.lower_store(role, op)
-            elif isinstance(op, smem.Stage):
-                self.lower_stage(op)
-            elif isinstance(op, mma.ClusterReduce):
-                self.lower_reduce(op)
+            if type(op) in handlers:
+                handlers[type(op)](op)
         if any(isinstance(o, tma.Store) for o in role.body.walk()):
             self.graph.append(role.body, tma.StoreWait(0))
 
@@ -430,19 +398,6 @@ class Lowering:
             c.type = a.type
         self.graph.replace_op(op, new)
 
-    def at(self, op: Op) -> Builder:
-        """A builder that inserts before `op`."""
-        region = op.parent
-        if region is None:
-            raise InternalError("op is in no region", op.loc)
-        return Builder(self.graph, region, region.ops.index(op), op.loc)
-
-    def i32(self, b: Builder, v: Value) -> Value:
-        return narrowed(b, v)
-
-    def plus(self, b: Builder, v: Value, number: int) -> Value:
-        return v if number == 0 else b.value(Add(v, b.value(Constant(number, int32))))
-
     def lower_put(self, role: Role, op: aref.Put) -> None:
         cursor = self.cursor(role, op.aref, "move")
         b, ring = self.at(op), self.rings[op.aref]
@@ -450,9 +405,8 @@ class Lowering:
         end = op.body.terminator
         assert isinstance(end, Yield)
         if not any(isinstance(o, Load) for o in op.body.ops):
-            for buffer, value in zip(ring.buffers, end.values, strict=True):
-                slot = b.value(smem.Slot(buffer, cursor), "slot")
-                b.add(smem.WriteScalar(slot, value))
+            slot = b.value(smem.Slot(ring.buffers[0], cursor), "slot")
+            b.add(smem.WriteScalars(slot, end.values))
             b.add(barrier.Arrive(ring.full, cursor, single_thread=True))
             b.add(barrier.CursorNext(cursor))
             self.graph.erase(op)
@@ -529,67 +483,6 @@ class Lowering:
         b.add(barrier.NamedSync(base=operand_barrier(self.plan), num_threads=threads))
         self.graph.replace_uses(op.result, slot)
         self.graph.erase(op)
-
-    def lower_store(self, role: Role, op: tma.StoreTile) -> None:
-        """Per chunk: the slab is free, write it, make it visible to the copy engine, copy."""
-        g, plan = self.geometry, self.plan
-        assert g is not None
-        assert self.stage is not None
-        t = tensor_type(op.tensor, "store")
-        cursor = self.cursor(role, self.stage, "store") if plan.store_buffers > 1 else None
-        tiles = self.streamed
-        if tiles is not None:
-            tiles.cursor = self.cursor(role, tiles.aref, "move")
-        b = self.at(op)
-        group = b.value(WarpgroupIndex(), "warpgroup")
-        kept = [d for d in range(t.rank) if d not in op.squeeze]
-        dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
-        type_ = op.value.type
-        assert isinstance(type_, TileType)
-        if type_.layout is not None and not lies_as_planned(type_.layout, g):
-            raise unstaged(self.graph, op, type_.layout)
-        own = plan.warpgroups_per_tile > 1
-        made = ChunkedValue(self.graph, op, g, self.written, tiles, own=own, in_place=plan.in_place)
-        for chunk in range(g.num_chunks) if op.chunk < 0 else (op.chunk,):
-            start = g.start(chunk)
-            value = made.value(b, chunk)
-            b.add(tma.StoreWait(plan.store_buffers - 1))
-            b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
-            slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
-            b.add(smem.Write(slot, value, start, per_warpgroup=plan.warpgroups_per_tile > 1))
-            b.add(barrier.AsyncFence())
-            b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
-            coords: list[Value] = []
-            for d in dims:
-                assert d is not None
-                at = self.i32(b, op.offsets[d])
-                if d in kept:
-                    at = self.plus(b, at, start[kept.index(d)])
-                    if kept.index(d) == g.split:
-                        at = b.value(
-                            Add(at, b.value(Mul(group, b.value(Constant(g.part[g.split], int32)))))
-                        )
-                coords.append(at)
-            rows, parts = self.lines_left(b, op, coords[1] if len(coords) > 1 else None)
-            target = self.store_maps[tensors_of(op.tensor)[0]]
-            eight, one = parts or (None, None)
-            item = picked(op.tensor)
-            b.add(tma.Store(target, slot, tuple(coords), op.guard, rows, eight, one, item))
-            if cursor is not None:
-                b.add(barrier.CursorNext(cursor))
-        self.graph.erase(op)
-        made.finish()
-
-    def lines_left(
-        self, b: Builder, op: tma.StoreTile, at: Value | None
-    ) -> tuple[Value | None, tuple[Value, ...]]:
-        """How many lines of a box lie before the store's end, and the maps for a part of it."""
-        if op.end is None:
-            return None, ()
-        assert at is not None
-        return b.value(Sub(self.i32(b, op.end), at), "lines"), self.part_maps[
-            tensors_of(op.tensor)[0]
-        ]
 
 
 def lower_aref(

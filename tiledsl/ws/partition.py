@@ -47,7 +47,7 @@ from tiledsl.ir.ops.role import NumTiles
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import TileStep
 from tiledsl.ir.ops.role import WarpgroupIndex
-from tiledsl.ir.ops.smem import ReadScalar
+from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.analysis import Analysis
@@ -62,6 +62,8 @@ from tiledsl.ws.slot_vectors import start_elems
 from tiledsl.ws.slot_vectors import start_of
 
 TILE_SLOTS = 2
+TILE_FIELDS = ("tile", "pid_0", "pid_1", "pid_2")
+"""What the channel of drawn tiles carries: the index of a tile, and its place in the grid."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def narrowed(b: Builder, v: Value) -> Value:
 class RoleBuilder:
     """Clones ops of a tile graph into one role of the specialised graph.
 
-    tiles: the aref that carries tile indices where tiles are drawn at run time.
+    tiles: the aref that carries tiles where they are drawn at run time.
     """
 
     def __init__(
@@ -205,11 +207,11 @@ class RoleBuilder:
         loop = For(first, count, step, init, body=body)
         b.add(loop)
         with b.at(body):
-            self.locate(tile, axis)
+            self.use_programs(self.locate(tile, axis))
         return loop, body
 
-    def locate(self, tile: Value, axis: int) -> None:
-        """The program ids of a tile."""
+    def locate(self, tile: Value, axis: int) -> tuple[Value, ...]:
+        """The place of a tile in the grid."""
         plan, b = self.plan, self.b
         to_program = TileToProgram(
             tile,
@@ -219,9 +221,14 @@ class RoleBuilder:
             cluster_size=plan.cluster_size if axis >= 0 else 1,
         )
         b.add(to_program)
-        ids = list(to_program.results)
-        for axis_, v in enumerate(ids):
+        for axis_, v in enumerate(to_program.results):
             v.name = f"pid_{axis_}"
+        return to_program.results
+
+    def use_programs(self, place: tuple[Value, ...]) -> None:
+        """The program ids of the tile at a place."""
+        plan, b = self.plan, self.b
+        ids = list(place)
         if plan.longest_first >= 0:
             end = b.value(NumPrograms(plan.longest_first))
             last = b.value(Sub(end, self.const(1)))
@@ -231,42 +238,50 @@ class RoleBuilder:
     def drawn_tiles(self, first: Value, count: Value) -> tuple[While, Region]:
         """The loop over tiles that the load role draws from the launch's counter and hands on.
 
-        The load role draws the next tile when it starts one, so that the number is there in time,
-        and puts a tile past the last one for the other roles to stop at.
+        The load role draws the next tile when it starts one, so that the number is there in time;
+        where programs take different times, after the loads of a tile: it is ahead of the others by
+        the slots of the rings, and what is drawn early waits for a CTA that may be late. It puts a
+        tile past the last one for the other roles to stop at. It alone works out which program a
+        tile is: the others would divide between two tiles.
         """
-        b, tiles = self.b, self.tiles
+        b, tiles, plan = self.b, self.tiles, self.plan
         assert tiles is not None
         before, body = Region(), Region()
-        init = self.const(0) if self.is_consumer else first
-        loop = While((init,), before=before, body=body)
-        tile = before.add_arg(ScalarType(int32), "tile")
+        init = (self.const(0),) * len(TILE_FIELDS) if self.is_consumer else (first,)
+        loop = While(init, before=before, body=body)
+        fields = [before.add_arg(v.type, n) for v, n in zip(init, TILE_FIELDS, strict=False)]
         with b.at(before):
             if self.is_consumer:
                 get = aref.Get(tiles)
                 b.add(get)
                 get.results[0].name = "tile_id"
-                tile = b.value(ReadScalar(get.results[0]), "tile")
-            b.add(Yield((b.value(Compare("lt", tile, count)), tile)))
-        tile = body.add_arg(ScalarType(int32), "tile")
+                read = ReadScalars(get.results[0], count=len(fields))
+                b.add(read)
+                fields = list(read.results)
+            b.add(Yield((b.value(Compare("lt", fields[0], count)), *fields)))
+        fields = [body.add_arg(v.type, n) for v, n in zip(init, TILE_FIELDS, strict=False)]
         b.add(loop)
         with b.at(body):
-            self.next_tile = (tile, tile)
             if self.is_consumer:
                 # After the test of the loop: the read has finished in every lane.
                 b.add(aref.Consumed(tiles))
+                self.use_programs(tuple(fields[1:]))
+                self.tile_fields = fields
             else:
-                self.put_tile(tile)
-                self.next_tile = (b.value(DrawTile(), "drawn"), count)
-            self.locate(tile, -1)
+                place = self.locate(fields[0], -1)
+                self.put_tile(fields[0], place)
+                self.use_programs(place)
+                self.tile_count = count
+                self.drawn = None if plan.uneven else b.value(DrawTile(), "drawn")
         return loop, body
 
-    def put_tile(self, tile: Value) -> None:
-        """Hands a tile's index to the other roles."""
+    def put_tile(self, tile: Value, place: tuple[Value, ...]) -> None:
+        """Hands a tile to the other roles."""
         assert self.tiles is not None
         put = aref.Put(self.tiles)
         self.b.add(put)
         with self.b.at(put.body):
-            self.b.add(Yield((tile,)))
+            self.b.add(Yield((tile, *place)))
 
     def end_tiles(self, loop: For | While | None, body: Region) -> None:
         """Ends the body of the loop over tiles."""
@@ -276,16 +291,17 @@ class RoleBuilder:
             if isinstance(loop, For):
                 self.b.add(Yield(()))
                 return
-            following, count = self.next_tile
-            if not self.is_consumer:
-                following = self.b.value(NextTile(following, count), "next_tile")
-            self.b.add(Yield((following,)))
+            if self.is_consumer:
+                self.b.add(Yield(tuple(self.tile_fields)))
+            else:
+                drawn = self.drawn or self.b.value(DrawTile(), "drawn")
+                self.b.add(Yield((self.b.value(NextTile(drawn, self.tile_count), "next_tile"),)))
         # The tile past the last one is put, read and given back like all others.
         if self.is_consumer:
             assert self.tiles is not None
             self.b.add(aref.Consumed(self.tiles))
         else:
-            self.put_tile(loop.results[0])
+            self.put_tile(loop.results[0], (self.const(0),) * 3)
 
     is_consumer = False
 
@@ -475,8 +491,8 @@ def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int,
 
 
 def make_tile_aref(builder: Builder) -> Value:
-    """The channel that carries the indices of drawn tiles."""
-    payload = SmemType((1,), int32, 0, 0)
+    """The channel that carries drawn tiles."""
+    payload = SmemType((len(TILE_FIELDS),), int32, 0, 0)
     return builder.value(aref.Create((payload,), TILE_SLOTS), "tiles")
 
 

@@ -26,6 +26,7 @@ class Plan:
     turns: warpgroups that share a tile issue their products one after the other.
     skips_ones: a warp leaves a sum alone where all its factors are one.
     dynamic: the load role draws tiles from a counter at run time instead of walking in steps.
+    uneven: programs may take different times, so that a tile is drawn as late as its loads allow.
     longest_first: grid axis along which programs take longer, visited from its end, -1 for none.
     outer_stages: slots of a channel whose load stands before the loop.
     unit_axes: grid axes of extent 1, where that makes an operand be read only once (L2 hints).
@@ -65,6 +66,7 @@ class Plan:
     outer_stages: int = 1
     longest_first: int = -1
     dynamic: bool = False
+    uneven: bool = False
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
     prefetch: int = 0

@@ -274,9 +274,9 @@ class Simulation(Run):
         t.env[op.tile] = int(t.env[op.tile])
         super().do_tile_to_program(t, op)
 
-    def do_write_scalar(self, t: Thread, op: smem.WriteScalar) -> None:
-        t.env[op.value] = int(t.env[op.value])
-        super().do_write_scalar(t, op)
+    def do_write_scalars(self, t: Thread, op: smem.WriteScalars) -> None:
+        t.env.update((v, int(t.env[v])) for v in op.values)
+        super().do_write_scalars(t, op)
 
     # ------------------------------------------------------------------ copies
     def deliver(

@@ -2,6 +2,8 @@
 // Shared memory is named by 32-bit addresses of the shared window. T is a type of 1, 2, 4 or 8 bytes;
 // the vector forms take T of 4 bytes. All accesses are weak (no order) unless stated.
 #pragma once
+#include "tiledsl/math.cuh"
+#include "tiledsl/regs.cuh"
 #include "tiledsl/types.cuh"
 
 namespace tdsl {
@@ -110,6 +112,20 @@ template <class T> TDSL_FN void st_shared_v2(u32 addr, T a, T b) {
 template <class T> TDSL_FN void st_shared_v4(u32 addr, T a, T b, T c, T d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(bits_as<u32>(a)), "r"(bits_as<u32>(b)),
                "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
+}
+
+// Four i32 of a slot, not negative, the same in every thread: one load, so that whoever has one of them has them
+// all. The compiler is told that those of the mask UNIFORM are equal in the warp; a mere shuffle that only a shift
+// follows does not tell ptxas (12.9). Warp, converged.
+struct Scalars { i32 a, b, c, d; };
+template <int UNIFORM> TDSL_FN Scalars read_scalars(u32 addr) {
+  Scalars x;
+  ld_shared_v4<i32>(addr, x.a, x.b, x.c, x.d);
+  if constexpr (UNIFORM & 1) x.a = uniform(x.a);
+  if constexpr (UNIFORM & 2) x.b = max_num(uniform(x.b), 0);
+  if constexpr (UNIFORM & 4) x.c = max_num(uniform(x.c), 0);
+  if constexpr (UNIFORM & 8) x.d = max_num(uniform(x.d), 0);
+  return x;
 }
 
 // Zeros from line `first` on in BOXES boxes of LINES lines of 128 bytes each. Warpgroup.

@@ -277,13 +277,14 @@ class GraphMaker:
                 zero = self.number(0)
                 b.add(tma.Load(self.map, slot, full, at, (zero, zero)))
             case "write":
-                b.add(smem.WriteScalar(b.value(smem.Slot(ring, at), "slot"), self.number(1)))
+                slot = b.value(smem.Slot(ring, at), "slot")
+                b.add(smem.WriteScalars(slot, (self.number(1),)))
             case "arrive_full":
                 b.add(barrier.Arrive(full, at, single_thread=single))
             case "release":
                 b.add(barrier.Arrive(empty, done, single_thread=single))
             case "read":
-                b.add(smem.ReadScalar(b.value(smem.Slot(ring, at), "slot")))
+                b.add(smem.ReadScalars(b.value(smem.Slot(ring, at), "slot")))
             case "issue":
                 slot = b.value(smem.Slot(ring, at), "slot")
                 acc = b.value(tile.Undef((64, 64), dt.float32), "acc")

@@ -111,9 +111,9 @@ class Tracer:
             case tma.Load():
                 slot, n = env[op.smem]
                 self.event(("copy", slot, self.bar(op)[0], 8192, n))
-            case smem.WriteScalar():
+            case smem.WriteScalars():
                 self.event(("write", *env[op.smem]))
-            case smem.ReadScalar():
+            case smem.ReadScalars():
                 self.event(("read", *env[op.smem]))
             case mma.Issue():
                 self.event(("read", *env[op.a]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,9 +106,14 @@ def test_turns_that_a_schedule_of_fewer_registers_cannot_take_are_refused() -> N
         next(kernels)
 
 
-@pytest.mark.parametrize(("BM", "chained"), [(192, True), (128, False)])
-def test_three_warpgroups_in_turns_combine_rows_in_chains(BM: int, *, chained: bool) -> None:
+@pytest.mark.parametrize(("BM", "in_trees"), [(192, False), (128, True)])
+def test_maxima_are_combined_in_chains_and_in_turns_sums_too(BM: int, *, in_trees: bool) -> None:
     """A value is combined when it is there, whatever the tensor core does meanwhile."""
     text = first(attention_request(BM=BM, num_consumers=BM // 64)).module.source
-    assert ("reduce_chains<32>(" in text) is chained
-    assert ("reduce_registers<32>(" in text) is not chained
+    kinds = {
+        how: {line.split()[-1] for line in re.findall(rf"{how}<32>\(.*?\(\)\);", text, re.DOTALL)}
+        for how in ("reduce_chains", "reduce_registers")
+    }
+    assert "Max());" in kinds["reduce_chains"]
+    assert ("Sum());" in kinds["reduce_chains"]) is not in_trees
+    assert kinds["reduce_registers"] == ({"Sum());"} if in_trees else set())

@@ -29,6 +29,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import TileType
@@ -77,7 +78,7 @@ def test_values_read_from_a_slot_have_arrived_before_it_is_given_back(graph: Til
     """An arrive overtakes loads in flight; only an instruction that consumes them waits."""
     for read in graph.find(smem.Read):
         assert read.scratch is not None
-    for read in [o for o in graph.find(smem.ReadScalar) if o.parent.parent is not None]:
+    for read in [o for o in graph.find(smem.ReadScalars) if o.parent.parent is not None]:
         # A tile's index decides a branch before its slot goes back.
         ops = read.parent.ops
         assert not any(isinstance(o, barrier.Arrive) for o in ops[ops.index(read) :])
@@ -185,6 +186,19 @@ def test_a_producer_that_draws_tiles_has_registers_for_it(BM: int) -> None:
     plan = first(attention_request(S=4032, BM=BM)).plan
     assert plan.dynamic
     assert plan.producer_registers >= 32
+
+
+def test_the_load_role_alone_works_out_which_program_a_drawn_tile_is() -> None:
+    """Where the next tile waits for them, divisions are time in which no product runs."""
+    made = first(attention_request(S=4032))
+    assert made.plan.dynamic
+    roles: dict[str, Role] = {r.name: r for r in made.machine.find(Role)}
+    located = {
+        n: [o for o in flat(r.body) if isinstance(o, TileToProgram)] for n, r in roles.items()
+    }
+    assert (len(located["producer"]), len(located["consumer"])) == (1, 0)
+    (read,) = [o for o in flat(roles["consumer"].body) if isinstance(o, smem.ReadScalars)]
+    assert len(read.results) == 4
 
 
 def test_only_masked_iterations_guard_rows_without_keys() -> None:

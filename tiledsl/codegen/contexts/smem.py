@@ -356,20 +356,29 @@ def _check_boxes(memory: SmemType) -> None:
 
 
 @dataclass(frozen=True)
-class ScalarContext:
-    """A scalar at the start of a slot. value: the expression, or the left side."""
+class ScalarsContext:
+    """Scalars at the start of a slot. value: the expressions, or the left side. uniform: a mask."""
 
     smem: str
     value: str
+    variant: str = ""
+    uniform: int = 0
 
 
-@emits("smem.write_scalar")
-def write_scalar(op: ops.WriteScalar, e: Emission) -> ScalarContext:
-    """`st_shared(slot_1, (u32)(tile_1));`."""
-    return ScalarContext(e.text(op.smem), e.text(op.value))
+@emits("smem.write_scalars")
+def write_scalars(op: ops.WriteScalars, e: Emission) -> ScalarsContext:
+    """`st_shared<int>(slot_1, tile_1);`, or all four in one store."""
+    values = ", ".join(e.text(v) for v in op.values)
+    return ScalarsContext(e.text(op.smem), values, "four" if len(op.values) > 1 else "")
 
 
-@emits("smem.read_scalar")
-def read_scalar(op: ops.ReadScalar, e: Emission) -> ScalarContext:
-    """`const int tile_1 = (int)ld_shared(slot_1);`."""
-    return ScalarContext(e.text(op.smem), e.assignment(op.result, "scalar"))
+@emits("smem.read_scalars")
+def read_scalars(op: ops.ReadScalars, e: Emission) -> ScalarsContext:
+    """`const int tile_1 = uniform(ld_shared<int>(slot_1));`, or a struct of four."""
+    if op.count == 1:
+        return ScalarsContext(e.text(op.smem), e.assignment(op.result, "scalar"))
+    name = e.names.fresh("scalars")
+    for field, result in zip("abcd", op.results, strict=True):
+        e.bind(result, f"{name}.{field}")
+    uniform = sum(1 << i for i in op.uniform)
+    return ScalarsContext(e.text(op.smem), f"const Scalars {name}", "four", uniform)

@@ -47,8 +47,8 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     """Waits for an empty slot and starts the loads into it, which mark it full when they land.
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
-    entry. Or no loads: yields i32 scalars, one per payload entry of one i32, which the putting
-    thread writes itself.
+    entry. Or no loads: yields the i32 scalars of its one payload entry, which the putting thread
+    writes itself.
     multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to
     all.
     hints: per payload entry, the L2 eviction priority ("evict_first", "evict_last" or "").
@@ -66,7 +66,9 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
 
     def verify(self, target: Target) -> None:
         end = self.body.terminator
-        if not isinstance(end, Yield) or len(end.values) != len(aref_type(self.aref).payload):
+        payload = aref_type(self.aref).payload
+        scalars = payload[0].shape if len(payload) == 1 and len(payload[0].shape) == 1 else ()
+        if not isinstance(end, Yield) or len(end.values) != (*scalars, len(payload))[0]:
             raise VerifyError("aref.put: the body must yield one tile per payload entry")
 
 

@@ -11,6 +11,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
+from tiledsl.ir.op import operands
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -135,25 +136,42 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
         return (TileType(self.shape or t.shape, t.dtype),)
 
 
-class WriteScalar(Op, opcode="smem.write_scalar", levels=LOWER, effect=Effect.WRITE):
-    """One thread writes an i32 to the start of a slot."""
+class WriteScalars(Op, opcode="smem.write_scalars", levels=LOWER, effect=Effect.WRITE):
+    """One thread writes one or four i32 to the start of a slot, at once."""
 
     smem: Value = operand()
-    value: Value = operand()
+    values: tuple[Value, ...] = operands()
 
     def infer_types(self) -> tuple[Type, ...]:
-        smem_type(self.smem, "write_scalar")
+        smem_type(self.smem, "write_scalars")
         return ()
 
+    def verify(self, target: Target) -> None:
+        _check_scalars(len(self.values), "write_scalars")
 
-class ReadScalar(Op, opcode="smem.read_scalar", levels=LOWER, effect=Effect.READ):
-    """The i32 at the start of a slot, the same in every thread."""
+
+class ReadScalars(Op, opcode="smem.read_scalars", levels=LOWER, effect=Effect.READ):
+    """One i32 at the start of a slot, or four that are not negative, the same in every thread.
+
+    They arrive together: what waits for one of them has waited for all.
+    uniform: of four, those that the warp's loops and branches follow.
+    """
 
     smem: Value = operand()
+    count: int = attribute(default=1)
+    uniform: tuple[int, ...] = attribute(default=())
 
     def infer_types(self) -> tuple[Type, ...]:
-        smem_type(self.smem, "read_scalar")
-        return (ScalarType(int32),)
+        smem_type(self.smem, "read_scalars")
+        return (ScalarType(int32),) * self.count
+
+    def verify(self, target: Target) -> None:
+        _check_scalars(self.count, "read_scalars")
+
+
+def _check_scalars(count: int, what: str) -> None:
+    if count not in (1, 4):
+        raise VerifyError(f"{what}: one or four scalars, got {count}")
 
 
 class Clear(Op, opcode="smem.clear", levels=LOWER, effect=Effect.WRITE):

@@ -130,12 +130,23 @@ class Store(Op, opcode="tma.store", levels=MACHINE, effect=Effect.SYNC):
         return ()
 
 
+class StageFree(Op, opcode="tma.stage_free", levels=Level.WARP_SPECIALIZED, effect=Effect.SYNC):
+    """Waits until no store of this warpgroup reads its staging any more.
+
+    What store_tile does first, at a place where there is something else to wait for.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
 class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effect=Effect.SYNC):
     """Stores a register tile, or one chunk of it, through staging in shared memory and bulk copies.
 
     A chunk is 128 bytes along the tensor's contiguous dimension of each warpgroup's part. chunk:
     its number, -1 for all. guard: when given and false, nothing reaches the tensor (the staging is
-    written all the same). end, end_dim: as in memory.store.
+    written all the same). end, end_dim: as in memory.store. ahead: the staging, which holds all
+    chunks, was waited for by a stage_free before.
     Lowered to store_wait, smem.write, fences and tma.store.
     """
 
@@ -148,6 +159,7 @@ class StoreTile(Op, opcode="tma.store_tile", levels=Level.WARP_SPECIALIZED, effe
     squeeze: tuple[int, ...] = attribute(default=())
     chunk: int = attribute(default=-1)
     end_dim: int = attribute(default=0)
+    ahead: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         check_block(tensor_type(self.tensor, "store"), self.offsets, self.block_shape, "store")

@@ -26,9 +26,10 @@ def fast_math(graph: TileGraph, target: Target) -> PassReport:
     """Marks f32 exponentials `fast` and divides by a broadcast tile once per element of that tile.
 
     `ex2.approx.ftz`: 2 ulp, subnormal results flushed to zero. x / broadcast(y) becomes
-    x * broadcast(1 / y): two roundings instead of one.
+    x * broadcast(1 / y): two roundings instead of one. A fact of the graph tells later passes.
     """
     del target
+    graph.facts["fast_math"] = True
     changes = 0
     for op in list(graph.walk()):
         if isinstance(op, Exp | Exp2) and not op.fast:

@@ -26,7 +26,7 @@ def loop_before_store(
     stores: Mapping[int, StoreGeometry],
     plan: Plan,
 ) -> For | None:
-    """The last flow loop before the only staged store of a program; None where a store waits itself.
+    """The last flow loop before the only staged store of a program, or None.
 
     The store runs at most once a tile, and the loop has a product that ends behind it.
     """

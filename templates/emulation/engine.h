@@ -174,7 +174,8 @@ struct Machine {
   std::vector<std::unique_ptr<Cluster>> clusters;
   std::deque<Fiber*> ready;
   // Copies that somebody may wait for on an mbarrier; work that its own thread's wait does at the latest.
-  std::vector<Agent> arrivals, background;
+  std::deque<Agent> arrivals, background;
+  size_t background_limit = 0;                // more of it, and what is done is dropped
   std::vector<u8*> stacks;
   u64 random = 0, ticks = 0, progress = 0, leaps = 0;
   u32 agent_period = 0, preempt_period = 0;   // 0: never before it must be

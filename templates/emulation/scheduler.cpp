@@ -1,4 +1,5 @@
 // scheduler.cpp - threads as fibers on one host thread, agents, the report of a stall or a fault.
+#include <algorithm>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -15,6 +16,7 @@ Machine machine;
 namespace {
 
 constexpr size_t STACK_BYTES = 256 << 10;
+constexpr size_t BACKGROUND_LIMIT = 4096;  // asynchronous work kept before what is done is dropped
 constexpr u32 IDLE_ROUNDS = 3;             // rounds of failed waits without any event before a stall is reported
 
 u32 idle_wakes = 0;
@@ -127,12 +129,8 @@ void start_cluster(u64 index) {
   machine.clusters.push_back(std::move(cluster));
 }
 
-void drop_done(std::vector<Agent>& agents) {
-  std::vector<Agent> left;
-  for (Agent& agent : agents) {
-    if (!agent.is_done()) left.push_back(std::move(agent));
-  }
-  agents.swap(left);
+void drop_done(std::deque<Agent>& agents) {
+  std::erase_if(agents, [](const Agent& agent) { return agent.is_done(); });
 }
 
 void end_cluster(size_t i) {
@@ -145,10 +143,11 @@ void end_cluster(size_t i) {
 }
 
 // ------------------------------------------------------------------ choices
-void run_one(std::vector<Agent>& agents) {
+void run_one(std::deque<Agent>& agents) {
   const size_t i = machine.is_random ? draw(agents.size()) : 0;
-  Agent agent = std::move(agents[i]);
-  agents.erase(agents.begin() + (long)i);
+  if (i) std::swap(agents[i], agents.front());
+  Agent agent = std::move(agents.front());
+  agents.pop_front();
   if (agent.is_done && agent.is_done()) return;
   agent.run();
   note_progress();
@@ -313,6 +312,7 @@ void reset(const Launch& launch) {
   machine.ticks = machine.progress = machine.leaps = 0;
   machine.has_fault = false;
   machine.report.clear();
+  machine.background_limit = BACKGROUND_LIMIT;
   idle_wakes = 0;
 }
 
@@ -366,7 +366,10 @@ u64 global_timer() {
 
 void add_arrival(std::function<void()> run) { machine.arrivals.push_back({std::move(run), nullptr}); }
 void add_background(std::function<void()> run, std::function<bool()> is_done) {
-  if (machine.background.size() > 4096) drop_done(machine.background);
+  if (machine.background.size() > machine.background_limit) {
+    drop_done(machine.background);
+    machine.background_limit = std::max(BACKGROUND_LIMIT, 2 * machine.background.size());
+  }
   machine.background.push_back({std::move(run), std::move(is_done)});
 }
 

@@ -125,11 +125,14 @@ u32 row_of(u32 lane, u32 r) { return lane / 4 + 8 * (r / 2 & 1); }
 u32 column_of(u32 lane, u32 r) { return 8 * (r / 4) + 2 * (lane % 4) + (r & 1); }
 
 template <class T> void multiply(const Multiply& form, const float* a, const float* b, T (*d)[MAX_N]) {
+  const u32 N = form.N;
+  const float scale = (float)(form.scale_a * form.scale_b);
   for (u32 k = 0; k < form.K; ++k) {
+    const float* __restrict y = b + k * MAX_N;
     for (u32 row = 0; row < ROWS; ++row) {
-      const T x = (T)(a[k * ROWS + row] * (float)(form.scale_a * form.scale_b));
-      const float* y = b + k * MAX_N;
-      for (u32 n = 0; n < form.N; ++n) d[row][n] += x * (T)y[n];
+      const T x = (T)(a[k * ROWS + row] * scale);
+      T* __restrict z = d[row];
+      for (u32 n = 0; n < N; ++n) z[n] += x * (T)y[n];
     }
   }
 }

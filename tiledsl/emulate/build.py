@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 from tiledsl.codegen.environment import template_root
@@ -22,8 +24,9 @@ PREFIX = "prefix.h"
 MAX_KEPT = 1500
 """Libraries that stay in the folder when it is cleared of old ones."""
 _COMMON = ("-std=c++20", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
-_KERNEL_FLAGS = (*_COMMON, "-O1", "-fno-var-tracking")
-_ENGINE_FLAGS = (*_COMMON, "-O2")
+# The time of a run is spent in the engine; optimising the kernel takes longer than it saves.
+_KERNEL_FLAGS = (*_COMMON, "-O0")
+_ENGINE_FLAGS = (*_COMMON, "-O3")
 _ENTRY = """
 extern "C" void emu_entry(void** p) {{ ::emu::invoke(&{name}, p); }}
 """
@@ -71,7 +74,9 @@ def build(module: KernelModule) -> Path:
         _run(
             *_KERNEL_FLAGS, "-shared", f"-I{emulation}", f"-I{include}", "-include", PREFIX,
             str(made / "kernel.cpp"), "-Wl,--no-as-needed", str(engine),
-            "-o", str(made / "kernel.so"),
+            # The engine brings the libraries of the language along; to look into them takes as long
+            # as to compile a small kernel.
+            "-nodefaultlibs", "-lgcc", "-o", str(made / "kernel.so"),
         )  # fmt: skip
         _publish(made, folder)
     return library
@@ -89,7 +94,9 @@ def _engine_key() -> str:
 def _engine() -> Path:
     """The shared library of the machine itself; kernels are linked to it."""
     folder = cache_folder() / f"engine-{_engine_key()}"
-    if not folder.exists():
+    with _lock():
+        if folder.exists():
+            return folder / "engine.so"
         with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
             made = Path(scratch) / "made"
             made.mkdir()
@@ -103,7 +110,9 @@ def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
     """A folder with the translated device headers and all of them precompiled."""
     key = _hash(_engine_key(), repr(_KERNEL_FLAGS), repr(headers))
     folder = cache_folder() / f"headers-{key}"
-    if not folder.exists():
+    with _lock():
+        if folder.exists():
+            return folder
         with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
             made = Path(scratch) / "made"
             for name, text in headers:
@@ -119,6 +128,14 @@ def _headers(headers: tuple[tuple[str, str], ...]) -> Path:
             )  # fmt: skip
             _publish(made, folder)
     return folder
+
+
+@contextlib.contextmanager
+def _lock() -> Generator[None]:
+    """What takes long and what all kernels share is made by one process, for which others wait."""
+    with (cache_folder() / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _publish(made: Path, folder: Path) -> None:

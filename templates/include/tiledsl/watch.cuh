@@ -3,6 +3,7 @@
 #include "tiledsl/mbarrier.cuh"
 #include "tiledsl/regs.cuh"
 #include "tiledsl/smem.cuh"
+#include "tiledsl/tma.cuh"
 
 namespace tdsl {
 
@@ -42,6 +43,7 @@ TDSL_FN bool all_hold(bool holds, u32 vote, u32 site) {
   }
   block_sync();
   const bool fails = ld_shared<u32>(vote) != 0;
+  if (fails) tma_wait_read<0>();           // of tiles before
   block_sync();
   return !fails;
 }

@@ -18,6 +18,7 @@ from tiledsl.call import Call
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
+from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.closure import Closure
@@ -279,7 +280,16 @@ class Inspected:
         return render_report(kernel, remark_on(kwargs.get("grid")))
 
     def with_cuda(self, path: str | Path) -> EditedKernel:
-        """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`)."""
+        """A launcher that takes the CUDA text from a file (an edited `kernel.cuda(...)`).
+
+        Raises:
+            LaunchError: there is no such file.
+        """
         from tiledsl.edited import EditedKernel
 
+        if not Path(path).is_file():
+            raise LaunchError(
+                f"with_cuda(): there is no file {path}",
+                hint="write kernel.cuda(...) to a file and edit it",
+            )
         return EditedKernel(self, Path(path))

@@ -12,6 +12,7 @@ from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
 from tests.emulation.matmuls import compiled
 from tests.emulation.matmuls import tensor
+from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tiledsl import emulate
 from tiledsl.compiler import Kernel
 
@@ -147,3 +148,68 @@ def test_stores_that_start_before_the_tensor(at_m: int) -> None:
     last = min(M, 192 - at_m)  # rows of zeros, from tiles that reach beyond the operands
     assert (c[M - at_m : last] == 0).all()
     assert np.isnan(c[last:]).all()
+
+
+# fmt: off
+@tiledsl.jit
+def moving(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
+    for i in range(0, 2):
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in range(0, a.shape[1], BK):
+            acc = tl.dot(a.load((0, k), (64, BK)), b.load((k, 0), (BK, 64)), acc)
+        c.store((0, x), acc)
+        x = x + 68
+
+
+@tiledsl.jit
+def turned_about(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
+    q = ((tl.program_id(0) + 1) // y) * 16
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((0, k), (64, BK)), b.load((k, 0), (BK, 64)), acc)
+    c.store((0, x + q), acc)
+
+
+@tiledsl.jit
+def unsigned(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((0, k), (64, BK)), b.load((k, 0), (BK, 64)), acc)
+    c.store((0, x.to(tl.uint32).to(tl.int32)), acc)
+    c.store((0, y.to(tl.uint32)), acc)
+
+
+@tiledsl.jit
+def far(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((0, k + x.to(tl.uint32)), (64, BK)), b.load((k, 0), (BK, 64)), acc)
+    c.store((0, y), acc)
+
+
+@tiledsl.jit
+def backwards(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        acc = tl.dot(a.load((0, k // x), (64, BK)), b.load((k // x, 0), (BK, 64)), acc)
+    c.store((0, y), acc)
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("kernel", "x", "y"),
+    [
+        (moving, 16, 0),  # what a loop carries has the name of an argument, not its divisors
+        (moving, 64, 0),
+        (turned_about, 0, -1),  # a quotient below 0
+        (turned_about, 16, 2),
+        (unsigned, -16, 2**31 - 16),  # numbers over 2**31 - 1 and the same bits as signed ones
+        (far, -16, 0),
+        (backwards, -1, 0),
+        (backwards, 2, 0),
+    ],
+)
+def test_starts_of_any_sign(kernel, x: int, y: int) -> None:
+    a, b, c = (RNG.standard_normal(s).astype(BF16) for s in ((64, 128), (128, 64), (64, 224)))
+    args = {"a": a, "b": b, "c": c, "x": x, "y": y}
+    same_as_interpreter(kernel, args, ("c",), (1, 1, 1), tolerance=1e-2)

@@ -296,3 +296,15 @@ def test_lengths_that_do_not_fit_the_loop_variable(start: int, end: int, step: i
     notes = run(far_matmul, [a, b, c, start, end, step, K], (1, 1))
     assert any("slots" in n for n in notes)
     assert torch.equal(c, a.float() @ b.float())
+
+
+@pytest.mark.parametrize(("width", "copied"), [(132, 8), (130, 4), (131, 0)])
+def test_rows_of_tensors(width: int, copied: int) -> None:
+    """The distance of a tensor's rows says how wide the copies of its blocks are."""
+    M, N = 70, 64
+    a, b = torch.randn(M, width).bfloat16(), torch.randn(width, N).bfloat16()
+    c = torch.full((M, N), float("nan"))
+    notes = run(tensor_matmul, [a, b, c, 64, 64, 64], (2, 1))
+    close(c, a.float() @ b.float())
+    wanted = f"a through cp.async, {copied} bytes" if copied else "a is not copied ahead"
+    assert any(wanted in note for note in notes), notes

@@ -23,6 +23,7 @@ from tiledsl.frontend.scope import TooManyErrors
 from tiledsl.frontend.source import plain_function
 from tiledsl.frontend.source import source_of
 from tiledsl.frontend.specialize import bind
+from tiledsl.ir.analysis.axis_info import Divisors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value
@@ -76,8 +77,12 @@ def lower_function(
         assert isinstance(value, Value)
         if isinstance(value.type, ScalarType):
             frame.variables[name] = constant(session.builder, 1, value.type.dtype)
-    graph.facts["divisors"] = bound.divisors
-    graph.facts["numbers"] = bound.numbers
+    graph.facts["divisors"] = Divisors(bound.divisors, bound.numbers)
+    graph.facts["map_faults"] = {
+        name: spec.tma_reason
+        for name, spec in specs.items()
+        if isinstance(spec, TensorSpec) and not spec.tma
+    }
     _run(frame, session)
     graph.facts["captures"] = dict(session.captures)
     graph.facts["fours"] = frozenset(

@@ -150,7 +150,13 @@ def argument_type(spec: Spec, annotation: Annotation = None) -> Type | None:
     match spec:
         case TensorSpec() if annotation == "tensor" or spec.block_shape:
             return TensorType(
-                spec.rank, spec.dtype, spec.inner_dim, spec.tma, spec.align_bytes, spec.ragged
+                spec.rank,
+                spec.dtype,
+                spec.inner_dim,
+                spec.tma,
+                spec.align_bytes,
+                spec.ragged,
+                1 if spec.tma else spec.pitch_bytes,
             )
         case TensorSpec() | PointerSpec():
             return ScalarType(pointer_to(spec.dtype))

@@ -184,7 +184,9 @@ class _Cursor:
         self.expect(", inner=")
         inner = None if self.take("none") else self.integer()
         tma, align = bool(self.fact("tma")), self.fact("align")
-        return TensorType(rank, dtype, inner, tma, align, self.take(", ragged=1"))
+        ragged = self.take(", ragged=1")
+        pitch = self.integer() if self.take(", pitch=") else 1
+        return TensorType(rank, dtype, inner, tma, align, ragged, pitch)
 
     def type_aref(self) -> Type:
         self.expect("(")

@@ -31,6 +31,8 @@ class TensorSpec:
     fours.
     ragged: of a tensor that a tensor map can describe, whether its rows end between multiples of 16
     bytes: bulk stores would write past them.
+    pitch_bytes: of a tensor that no tensor map can describe, what divides all strides but the inner
+    one, a power of two of at most 16.
     block_shape, padding: of a tensor descriptor made by the host; empty for other tensors.
     """
 
@@ -45,12 +47,14 @@ class TensorSpec:
     padding: str = ""
     fours: bool = False
     ragged: bool = False
+    pitch_bytes: int = 1
 
     def __str__(self) -> str:
         facts = [f"inner={self.inner_dim}", "tma" if self.tma else "no tma"]
         facts += ["pitch128"] if self.pitch_128 else []
         facts += ["rows in fours"] if self.fours else []
         facts += ["ragged rows"] if self.ragged else []
+        facts += [f"pitch {self.pitch_bytes}"] if self.pitch_bytes > 1 and not self.tma else []
         facts += [f"block {list(self.block_shape)} {self.padding}"] if self.block_shape else []
         return (
             f"tensor<{self.dtype}, rank {self.rank}, {', '.join(facts)}, align {self.align_bytes}>"
@@ -205,7 +209,18 @@ def spec_of(
         align_of(ptr),
         fours=fours,
         ragged=ragged,
+        pitch_bytes=1 if legal is not None else pitch_of(shape, strides, dtype.bytes),
     )
+
+
+def pitch_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Bytes that divide all strides but the inner one, at most 16."""
+    inner = inner_dim_of(shape, strides)
+    found = TMA_ALIGN_BYTES
+    for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+        if dim != inner and extent != 1:
+            found = min(found, align_of(stride * itemsize))
+    return found
 
 
 def align_of(ptr: int) -> int:

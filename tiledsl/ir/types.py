@@ -62,6 +62,7 @@ class TensorType(Type):
 
     inner_dim: the dimension with stride 1, or None.  tma: whether a tensor map of it is legal for
     this launch.  ragged: whether its rows may end between multiples of 16 bytes.
+    pitch_bytes: divides all strides but the inner one.
     """
 
     rank: int
@@ -70,11 +71,13 @@ class TensorType(Type):
     tma: bool = False
     align_bytes: int = 1
     ragged: bool = False
+    pitch_bytes: int = 1
 
     def __str__(self) -> str:
         inner = "none" if self.inner_dim is None else self.inner_dim
         facts = f"inner={inner}, tma={int(self.tma)}, align={self.align_bytes}"
         facts += ", ragged=1" if self.ragged else ""
+        facts += f", pitch={self.pitch_bytes}" if self.pitch_bytes > 1 and not self.tma else ""
         return f"tensor<{self.rank}x{self.dtype}, {facts}>"
 
 

@@ -280,4 +280,4 @@ class _Facts:
 def _divisor(name: str, *, one: bool) -> str:
     """What is known of an integer: its low bits, and of a factor whether it is 1."""
     low = f"({name} == 1 or ({name} & 15) + 2)" if one else f"{name} & 15"
-    return f"{low} if 0 < {name} < {INT32_ROOM} else ({name} & 15) - 64 if {name} <= 0 else -2"
+    return f"{low} if 0 < {name} < {INT32_ROOM} else ({name} & 15) + ({name} > 0 or -64) + 32"

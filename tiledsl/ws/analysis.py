@@ -36,6 +36,7 @@ from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.bulk import map_fault
 from tiledsl.ws.bulk import start_fault
 
 
@@ -194,11 +195,9 @@ def operand_load(value: Value) -> tuple[Load, bool] | None:
 def smem_of_load(load: Load) -> SmemType | str:
     """How a loaded block would lie in shared memory, or why no tensor map can load it."""
     t = tensor_type(load.tensor, "load")
-    if not t.tma or t.inner_dim is None:
-        return (
-            "the tensor has no legal tensor map "
-            "(base or stride alignment, or no dimension of stride 1)"
-        )
+    if fault := map_fault(load):
+        return fault
+    assert t.inner_dim is not None
     if load.other is not None and constant_value(load.other) != 0:
         return "the load has an `other` that is not 0"
     if fault := start_fault(load):

@@ -88,10 +88,10 @@ class _Pointers:
         if dim == self.type.inner_dim:
             return at
         stride = self.b.value(memory.Stride(self.op.tensor, dim))
-        if self.type.tma:
-            # Of a dimension of extent 1 the stride may be odd, and takes part in no address.
-            elems = TMA_ALIGN_BYTES // self.type.dtype.bytes
-            stride = self.b.value(Hint(stride, divisibility=(elems,)))
+        # Of a dimension of extent 1 the stride may be odd, and takes part in no address.
+        pitch = TMA_ALIGN_BYTES if self.type.tma else self.type.pitch_bytes
+        if pitch > self.type.dtype.bytes:
+            stride = self.b.value(Hint(stride, divisibility=(pitch // self.type.dtype.bytes,)))
         if isinstance(at.type, TileType):
             stride = self.spread(stride)
         return self.b.value(ew.Mul(at, stride))

@@ -9,7 +9,6 @@ while bulk loads end anywhere. Ref: measured on an H200; the PTX ISA does not sa
 from __future__ import annotations
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
-from tiledsl.ir.analysis.axis_info import AxisInfo
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -20,6 +19,7 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.types import ScalarType
 
@@ -31,24 +31,15 @@ class Starts:
 
     def __init__(self, graph: TileGraph | None) -> None:
         self.graph = graph
-        known = graph.facts if graph is not None else {}
-        self.divisors: dict[str, int] = known.get("divisors", {})
-        self.numbers: dict[str, tuple[int, bool]] = known.get("numbers", {})
-        self.quick = self._seeded(AxisFacts(self.divisors))
+        self.divisors: dict[str, int] = graph.facts.get("divisors", {}) if graph else {}
+        self.quick = AxisFacts(self.divisors)
         self._thorough: AxisFacts | None = None
-
-    def _seeded(self, facts: AxisFacts) -> AxisFacts:
-        for arg in self.graph.args if self.graph is not None else ():
-            if arg.name in self.numbers:
-                every, positive = self.numbers[arg.name]
-                facts.known[arg] = AxisInfo((), every, positive=positive)
-        return facts
 
     def _all(self) -> AxisFacts:
         """With what loops carry, which takes an analysis of the whole kernel."""
         if self._thorough is None:
             assert self.graph is not None
-            self._thorough = self._seeded(axis_facts(self.graph.body, self.divisors))
+            self._thorough = axis_facts(self.graph.body, self.divisors)
         return self._thorough
 
     def every(self, value: Value, enough: int) -> int:
@@ -57,9 +48,25 @@ class Starts:
         return found if found % enough == 0 or self.graph is None else self._all().of(value).every
 
     def positive(self, value: Value) -> bool:
-        """Whether a scalar is never below 0."""
+        """Whether a scalar is never below 0, as a signed coordinate either."""
+        if isinstance(value.type, ScalarType) and value.type.dtype.kind == "uint":
+            return False
         is_known = self.quick.of(value).positive
         return is_known or (self.graph is not None and self._all().of(value).positive)
+
+
+def map_fault(op: Load | Store) -> str:
+    """Why no tensor map describes the tensor of an access; empty when one does."""
+    t = tensor_type(op.tensor, "access")
+    if t.tma and t.inner_dim is not None:
+        return ""
+    graph = graph_of(op)
+    faults: dict[str, str] = graph.facts.get("map_faults", {}) if graph is not None else {}
+    for tensor in tensors_of(op.tensor):
+        if faults.get(tensor.name):
+            return f"{tensor.name} has no legal tensor map: {faults[tensor.name]}"
+    why = "base or stride alignment, or no dimension of stride 1"
+    return f"the tensor has no legal tensor map ({why})"
 
 
 def start_fault(op: Load | Store) -> str:

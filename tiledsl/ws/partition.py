@@ -100,7 +100,7 @@ def narrowed(b: Builder, v: Value) -> Value:
     dtype = v.type.dtype
     if dtype == int32:
         return v
-    if dtype.bits > 32:
+    if dtype.bits > 32 or (dtype.kind == "uint" and dtype.bits == 32):
         least = 0 if dtype.name.startswith("u") else -FAR
         v = b.value(Max(v, b.value(Constant(least, dtype))))
         v = b.value(Min(v, b.value(Constant(FAR, dtype))))

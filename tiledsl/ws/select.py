@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -19,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from tiledsl.errors import LaunchError
+from tiledsl.errors import ResourceError
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.analysis.evaluate import Unknown
@@ -46,6 +48,7 @@ from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
 from tiledsl.ws.planner import Ranked
+from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import stored_geometry
 
 Grid = tuple[int, int, int]
@@ -90,6 +93,8 @@ class RequestLike(Protocol):
     def launch(self) -> Launch: ...
     @property
     def overrides(self) -> Overrides: ...
+    @property
+    def num_warps(self) -> int | None: ...
     @property
     def target(self) -> Target: ...
 
@@ -204,17 +209,32 @@ def _single_graph(
     if not autos:
         return graph
     roles = auto_dims(graph, set(autos))
-    values = dict(fixed)
-    for name, dims in roles.items():
-        if not autos[name].choices:
-            values[name] = {"M": 128, "N": 128, "K": _single_block_k(graph)}[dims[0]]
-    return graph if values == fixed else lower(request, values)
+    made = graph
+    for M, N, K in _single_tiles(graph):
+        values = dict(fixed)
+        for name, dims in roles.items():
+            if not autos[name].choices:
+                values[name] = {"M": M, "N": N, "K": K}[dims[0]]
+        made = graph if values == fixed else lower(request, values)
+        try:
+            plan_single(made, request.num_warps, request.target)
+        except ResourceError:
+            continue
+        break
+    return made
 
 
-def _single_block_k(graph: TileGraph) -> int:
-    """K of a tile whose operands fit beside 128 x 128 sums: f32 operands are split in two."""
+def _single_tiles(graph: TileGraph) -> Iterator[tuple[int, int, int]]:
+    """Tiles for the single role, the best one first.
+
+    f32 operands are split in two, and f64 takes twice the registers on the CUDA cores.
+    """
     types = [d.a.type for d in graph.find(Dot)]
-    return 32 if any(isinstance(t, TileType) and t.dtype.bytes > 2 for t in types) else 64
+    most = max((t.dtype.bytes for t in types if isinstance(t, TileType)), default=2)
+    K = {4: 32, 8: 16}.get(most, 64)
+    for M, N in ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32)):
+        if most < 8 or M * N <= 32 * 32:
+            yield M, N, K
 
 
 def check_grid(launch: Launch, dims: Mapping[str, tuple[str, ...]]) -> None:

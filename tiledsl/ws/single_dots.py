@@ -288,9 +288,11 @@ class DotLowering:
             if not isinstance(op, mma.Dot):
                 continue
             shape, a = shape_of_dot(op, self.groups), operand_tile(op.a)
-            parts = 2 if a.dtype.name == "f32" and op.precision != "tf32" else 1
+            is_f32 = a.dtype.name == "f32"
+            parts = 2 if is_f32 and op.precision != "tf32" else 1
+            is_read_from_slots = not is_f32 and not is_promoted(op)
             for side, value in enumerate((op.a, op.b)):
-                if self.ring_side(op, value, side) is None:
+                if not is_read_from_slots or self.ring_side(op, value, side) is None:
                     memory = self.memory(shape, value, side, a.shape[1])
                     owner = 0 if outer_loop(op, value) is None else value.id
                     sizes[memory, side, owner] = memory.bytes * parts

@@ -15,6 +15,7 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
 from tiledsl.ws.bulk import BULK_BYTES
+from tiledsl.ws.bulk import map_fault
 from tiledsl.ws.bulk import start_fault
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.plan import Plan
@@ -86,11 +87,9 @@ def split_of(store: Store, plan: Plan) -> int:
 def store_geometry(store: Store, plan: Plan) -> StoreGeometry | str:
     """The staging of a store, or the reason why it writes straight from registers."""
     t = tensor_type(store.tensor, "store")
-    if not t.tma or t.inner_dim is None:
-        return (
-            "the output has no legal tensor map "
-            "(base or stride alignment, or no dimension of stride 1)"
-        )
+    if fault := map_fault(store):
+        return fault
+    assert t.inner_dim is not None
     kept = [d for d in range(t.rank) if d not in store.squeeze]
     value = store.value.type
     assert isinstance(value, TileType)

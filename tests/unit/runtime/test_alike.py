@@ -114,3 +114,19 @@ def test_no_tensor_is_kept_alive(fake, kernel):
     del x
     gc.collect()
     assert seen() is None
+
+
+@pytest.mark.parametrize("low", [2**31 - 2**16, 2**31, 2**40, 2**63, -(2**31) - 16, -16])
+def test_integers_of_other_divisors_take_other_programs(fake, low):
+    """Also those that are no int32, and those below 0: vectors are aligned or not."""
+
+    @tiledsl.jit
+    def move(x, o, s, BLOCK: tl.constexpr = N):
+        i = tl.arange(0, BLOCK)
+        tl.store(o + i + s, tl.load(x + i + s))
+
+    x, _, o = tensors()
+    for value in (low, low + 1, low):
+        move[(1,)](x, o, value)
+    first, second, third = [launch.function for launch in fake.launches]
+    assert first == third != second

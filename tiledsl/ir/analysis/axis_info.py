@@ -81,6 +81,19 @@ class AxisInfo:
         return max(1, width)
 
 
+class Divisors(dict[str, int]):
+    """What divides arguments by name: addresses (bytes) and integers over 0.
+
+    numbers: of integers whose sign is known, what divides them and whether they are over 0.
+    """
+
+    def __init__(
+        self, divisors: Mapping[str, int], numbers: Mapping[str, tuple[int, bool]]
+    ) -> None:
+        super().__init__(divisors)
+        self.numbers = dict(numbers)
+
+
 def _power_of_two(n: int) -> int:
     """The largest power of two that divides n."""
     return min(n & -n, MOST) if n else MOST
@@ -104,6 +117,7 @@ class AxisFacts:
 
     def __init__(self, divisors: Mapping[str, int], region: Region | None = None) -> None:
         self.divisors = divisors
+        self.numbers = divisors.numbers if isinstance(divisors, Divisors) else {}
         self.known: dict[Value, AxisInfo] = {}
         self.region = region
 
@@ -141,6 +155,36 @@ class AxisFacts:
         self._settle(op.init, [op.carried], lambda: self._body(op.body))
         for result, arg in zip(op.results, op.carried, strict=True):
             self.known[result] = self.known[arg]
+
+    def _argument(self, value: Value) -> AxisInfo:
+        """What is said of an argument of the kernel; nothing of a value that a loop carries."""
+        found = unknown(value)
+        if not isinstance(value.owner, Region) or value.owner.parent is not None:
+            return found
+        every, positive = self.numbers.get(value.name, (1, False))
+        every = max(every, _power_of_two(self.divisors.get(value.name, 1)))
+        return AxisInfo(found.axes, every, found.unit, None, positive or found.positive)
+
+    def may_be_negative(self, value: Value) -> bool:
+        """Whether a scalar is made of an argument that is not over 0.
+
+        Other divisors of indexes, such as sizes of groups, are taken to be positive.
+        """
+        seen: set[Value] = set()
+        todo = [value]
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            op = v.defining_op
+            if op is not None:
+                todo += op.operands
+            elif isinstance(v.owner, Region) and v.owner.parent is None:
+                is_positive = self.numbers.get(v.name, (1, True))[1]
+                if not is_positive:
+                    return True
+        return False
 
     def _counted(self, op: For) -> AxisInfo:
         """The variable of a loop."""
@@ -193,9 +237,7 @@ class AxisFacts:
             loop = value.owner.parent if isinstance(value.owner, Region) else None
             if isinstance(loop, For) and value is loop.iv:
                 return self._counted(loop)
-            divisor = _power_of_two(self.divisors.get(value.name, 1))
-            found = unknown(value)
-            return AxisInfo(found.axes, divisor, found.unit, None, found.positive)
+            return self._argument(value)
         rule = _RULES.get(op.opcode)
         return rule(self, op) if rule is not None else unknown(value)
 
@@ -369,7 +411,8 @@ def _shl(facts: AxisFacts, op: ew.Shl) -> AxisInfo:
     if b.value is None or not 0 <= b.value < 30:
         return unknown(op.result)
     axes = [Axis(1, _capped(a.at_runs(d, 1) << b.value), x.constancy) for d, x in enumerate(a.axes)]
-    return AxisInfo(tuple(axes), _capped(a.every << b.value), positive=a.positive)
+    small = a.positive and b.value <= 16  # as a factor that leaves room
+    return AxisInfo(tuple(axes), _capped(a.every << b.value), positive=small)
 
 
 @_rule(ew.FloorDiv, ew.Shr)
@@ -383,8 +426,8 @@ def _div(facts: AxisFacts, op: Any) -> AxisInfo:
         return a
     if divisor is None or divisor <= 0 or not (a.positive or isinstance(op, ew.Shr)):
         found = _elementwise(facts, op)
-        # Divisors of indexes are positive.
-        return AxisInfo(found.axes, 1, found.unit, None, a.positive)
+        keeps = isinstance(op, ew.Shr) or (b.value is None and not facts.may_be_negative(op.b))
+        return AxisInfo(found.axes, 1, found.unit, None, a.positive and keeps)
     axes: list[Axis] = []
     for dim, x in enumerate(a.axes):
         run = gcd(x.contiguity, divisor, a.axes[dim].divisibility)
@@ -460,7 +503,8 @@ def _cast(facts: AxisFacts, op: Any) -> AxisInfo:
         return _elementwise(facts, op)
     a, to = facts.of(op.a), unknown(op.result)
     if a.unit == to.unit and source.dtype.kind != "bool":
-        narrows = result.dtype.bits < source.dtype.bits
+        is_wrapped = source.dtype.kind == "uint" and result.dtype.bits == source.dtype.bits
+        narrows = result.dtype.bits < source.dtype.bits or is_wrapped
         kept = a.positive and not narrows
         return AxisInfo(a.axes, a.every, a.unit, a.value, kept or to.positive)
     axes = tuple(Axis(1, a.at_runs(d, 1), x.constancy) for d, x in enumerate(a.axes))

@@ -105,7 +105,8 @@ class Pick(Op, opcode="memory.pick"):
         tma = inner is not None and all(t.tma for t in types)
         align = min(t.align_bytes for t in types)
         ragged = any(t.ragged for t in types)
-        return (TensorType(first.rank, first.dtype, inner, tma, align, ragged),)
+        pitch = 1 if tma else min(16 if t.tma else t.pitch_bytes for t in types)
+        return (TensorType(first.rank, first.dtype, inner, tma, align, ragged, pitch),)
 
     def evaluate(self, index: Any, *tensors: Any) -> Any:
         return tensors[int(index)]

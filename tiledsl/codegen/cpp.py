@@ -76,6 +76,9 @@ def _decimal(text: str) -> str:
     return text if any(c in text for c in ".en") else f"{text}.0"
 
 
+_OPERATOR = re.compile(r" (&&|\|\||[-+*?:]|<<|\^) ")
+
+
 def indent(text: str) -> str:
     """Every line that is not empty, two spaces further right."""
     return "\n".join(_INDENT + line if line else line for line in text.split("\n"))
@@ -118,8 +121,7 @@ def _break_at(line: str, hang: int) -> int | None:
         if i <= hang:
             continue
         breaks_after = c in {",", ";"}
-        breaks_before = re.match(r" (&&|\|\||[-+*?:]|<<|\^) ", line[i : i + 4])
-        if breaks_after or breaks_before:
+        if breaks_after or (c == " " and _OPERATOR.match(line, i)):
             key = (depth, -i)
             if best is None or key <= best:
                 best = key

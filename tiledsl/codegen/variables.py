@@ -52,6 +52,8 @@ class Variables:
         self._members: dict[Value, list[Value]] = {}
         if self._relevant:
             self._walk(graph.body, set())
+            for op in ops:
+                self._keep_apart(op)
         for a, b in self._forced:
             self._union(a, b)
         for a, b in self._wished:
@@ -103,7 +105,6 @@ class Variables:
             live -= set(op.results)
             if op.regions:
                 live = self._walk_regions(op, live)
-            self._keep_apart(op)
             live |= self._relevant.intersection(op.operands)
         return live
 

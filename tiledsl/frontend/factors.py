@@ -25,10 +25,11 @@ def factors_of(fn: Callable[..., object]) -> frozenset[str] | None:
         node = source_of(fn).node
     except TileError:
         return None
-    plain = {id(name) for found in ast.walk(node) for name in _used_as_length(found)}
+    nodes = list(ast.walk(node))
+    plain = {id(name) for found in nodes for name in _used_as_length(found)}
     return frozenset(
         n.id
-        for n in ast.walk(node)
+        for n in nodes
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in plain
     )
 

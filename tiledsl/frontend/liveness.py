@@ -25,10 +25,8 @@ def assigned(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def reads(node: ast.AST | None) -> Names:
+def reads(node: ast.AST) -> Names:
     """Names that an expression reads."""
-    if node is None:
-        return NONE
     return frozenset(
         n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
     )
@@ -40,12 +38,23 @@ class Liveness:
 
     after: names read after the statement.  exposed: of a loop, names read in an iteration before
     it assigns them.
-    jump: while the analysis runs, names live where break and continue go.
+    jump: while the analysis runs, names live where break and continue go.  seen: what expressions
+    read; those in loops are looked at several times.
     """
 
     after: dict[ast.stmt, Names] = field(default_factory=dict[ast.stmt, Names])
     exposed: dict[ast.stmt, Names] = field(default_factory=dict[ast.stmt, Names])
     jump: Names = NONE
+    seen: dict[ast.AST, Names] = field(default_factory=dict[ast.AST, Names])
+
+    def reads(self, node: ast.AST | None) -> Names:
+        """Names that an expression reads."""
+        if node is None:
+            return NONE
+        found = self.seen.get(node)
+        if found is None:
+            found = self.seen[node] = reads(node)
+        return found
 
     def carried(self, loop: ast.stmt) -> Names:
         """Names whose value must pass from an iteration to the next or out of the loop."""
@@ -58,6 +67,7 @@ def liveness_of(source: FunctionSource) -> Liveness:
     if found is None:
         found = source.memo["liveness"] = Liveness()
         _block(source.node.body, NONE, found)
+        found.seen.clear()
     return found
 
 
@@ -71,29 +81,29 @@ def _statement(stmt: ast.stmt, live: Names, out: Liveness) -> Names:
     """Names live before a statement, given those live after it."""
     match stmt:
         case ast.Assign(targets=targets, value=value):
-            return (live - _plain_targets(targets)) | reads(value) | _reads_of_all(targets)
+            return (live - _plain_targets(targets)) | out.reads(value) | _reads_of_all(targets, out)
         case ast.AnnAssign(target=target, value=value) if value is not None:
-            return (live - _plain_targets([target])) | reads(value)
+            return (live - _plain_targets([target])) | out.reads(value)
         case ast.AugAssign(target=target, value=value):
             return (
                 live
-                | reads(value)
+                | out.reads(value)
                 | frozenset(n.id for n in ast.walk(target) if isinstance(n, ast.Name))
             )
         case ast.If(test=test, body=body, orelse=orelse):
             out.after[stmt] = live
-            return _block(body, live, out) | _block(orelse, live, out) | reads(test)
+            return _block(body, live, out) | _block(orelse, live, out) | out.reads(test)
         case ast.For(target=target, iter=iterable, body=body):
             names = _plain_targets([target])
-            return _loop(stmt, body, live, out, names) | reads(iterable)
+            return _loop(stmt, body, live, out, names) | out.reads(iterable)
         case ast.While(test=test, body=body):
-            return _loop(stmt, body, live, out, NONE, reads(test)) | reads(test)
+            return _loop(stmt, body, live, out, NONE, out.reads(test)) | out.reads(test)
         case ast.Return(value=value):
-            return reads(value)
+            return out.reads(value)
         case ast.Break() | ast.Continue():
             return out.jump
         case _:
-            return live | _reads_of_all(_own_nodes(stmt))
+            return live | _reads_of_all(_own_nodes(stmt), out)
 
 
 def _loop(
@@ -106,7 +116,7 @@ def _loop(
 ) -> Names:
     """Live-in of a loop whose body may run any number of times."""
     out.after[stmt] = live
-    out.exposed[stmt] = (_block(body, test, Liveness(jump=test)) - targets) | test
+    out.exposed[stmt] = (_block(body, test, Liveness(jump=test, seen=out.seen)) - targets) | test
     around = live | out.exposed[stmt]
     saved, out.jump = out.jump, around
     _block(body, around, out)
@@ -118,8 +128,8 @@ def _own_nodes(stmt: ast.stmt) -> list[ast.AST]:
     return [] if isinstance(stmt, _SCOPES) else list(ast.iter_child_nodes(stmt))
 
 
-def _reads_of_all(nodes: Iterable[ast.AST]) -> Names:
-    return frozenset(name for node in nodes for name in reads(node))
+def _reads_of_all(nodes: Iterable[ast.AST], out: Liveness) -> Names:
+    return NONE.union(*(out.reads(node) for node in nodes))
 
 
 def _plain_targets(targets: Iterable[ast.expr]) -> Names:

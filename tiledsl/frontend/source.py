@@ -87,21 +87,19 @@ def _parse(function: FunctionType) -> FunctionSource:
     code = function.__code__
     if function.__name__ == "<lambda>":
         raise SyntaxNotSupported("a lambda cannot be part of a kernel", hint="write a def")
-    lines = _lines_of(function)
-    # The block may be indented; under an `if` its columns stay those of the file.
-    indented = lines[0][:1].isspace()
-    text = "if True:\n" * indented + "".join(lines)
+    file_lines = _lines_from(function)
+    lines = _block(file_lines)
     try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise _no_text(function, f"its text does not parse ({error.msg})") from None
-    body: list[ast.stmt] = tree.body
-    if indented and isinstance(body[0], ast.If):
-        body = body[0].body
+        body = _statements(lines, code.co_firstlineno)
+    except SyntaxError:  # text that is less indented than the `def`, within brackets or a string
+        lines = _exact_block(function, file_lines)
+        try:
+            body = _statements(lines, code.co_firstlineno)
+        except SyntaxError as error:
+            raise _no_text(function, f"its text does not parse ({error.msg})") from None
     node = body[0] if body else None
     if not isinstance(node, ast.FunctionDef) or node.name != function.__name__:
         raise _no_text(function, "the file has changed since it was imported")
-    ast.increment_lineno(tree, code.co_firstlineno - 1 - int(indented))
     return FunctionSource(
         function.__name__,
         code.co_filename,
@@ -112,12 +110,47 @@ def _parse(function: FunctionType) -> FunctionSource:
     )
 
 
-def _lines_of(function: FunctionType) -> list[str]:
+def _statements(lines: list[str], first_line: int) -> list[ast.stmt]:
+    """The statements of a text that begins at a line of its file. Raises SyntaxError."""
+    # The block may be indented; under an `if` its columns stay those of the file.
+    indented = lines[0][:1].isspace()
+    before = first_line - 1 - indented
+    tree = ast.parse("\n" * before + "if True:\n" * indented + "".join(lines))
+    body: list[ast.stmt] = tree.body
+    return body[0].body if indented and isinstance(body[0], ast.If) else body
+
+
+def _block(lines: list[str]) -> list[str]:
+    """The function at the top of some lines, by their indentation.
+
+    Too few where a part of it is less indented than its `def`, and then these do not parse.
+    """
+    depth, end, in_def = len(lines[0]) - len(lines[0].lstrip()), 0, False
+    for number, line in enumerate(lines, 1):
+        text = line.lstrip()
+        if not text:
+            continue
+        if in_def and len(line) - len(text) <= depth and text[0] not in ")]}":
+            if text[0] == "#":
+                continue
+            break
+        in_def = in_def or text.startswith(("def ", "async def "))
+        end = number
+    return lines[:end]
+
+
+def _lines_from(function: FunctionType) -> list[str]:
+    """The file of a function, from its first line on."""
     code = function.__code__
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename, function.__globals__)[code.co_firstlineno - 1 :]
     if not lines:
         raise _no_text(function, f"{code.co_filename} cannot be read")
+    return lines
+
+
+def _exact_block(function: FunctionType, lines: list[str]) -> list[str]:
+    """The function at the top of some lines, by their tokens."""
     try:
         return inspect.getblock(lines)
     except Exception:

@@ -56,6 +56,13 @@ class Layout:
     num_warps: int
     kind: str = "blocked"
 
+    def __hash__(self) -> int:
+        return self._hash  # layouts are keys of the tables that make loops
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dims, self.num_regs, self.num_warps, self.kind))
+
     def __str__(self) -> str:
         body = ";".join(",".join(map(str, d)) or "1" for d in self.dims)
         return f"{self.kind}<{body}|{self.num_regs}x{self.num_warps}>"

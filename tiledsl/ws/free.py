@@ -5,6 +5,8 @@ They have no layout of their own: every loop that reads them makes them anew at 
 
 from __future__ import annotations
 
+import functools
+
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
@@ -16,8 +18,13 @@ VIEWS = (tile.Splat, tile.Arange, tile.Broadcast, tile.ExpandDims, tile.Transpos
 
 def is_elementwise(op: Op) -> bool:
     """Whether an op makes each element of a tile from the elements at the same place."""
-    is_math = op.opcode.startswith("elementwise.") or isinstance(op, pointer.Add)
-    return is_math and bool(op.results) and isinstance(op.result.type, TileType)
+    results = op.results
+    return _is_math(type(op)) and bool(results) and isinstance(results[0].type, TileType)
+
+
+@functools.cache
+def _is_math(kind: type[Op]) -> bool:
+    return kind.opcode.startswith("elementwise.") or issubclass(kind, pointer.Add)
 
 
 def is_index(op: Op) -> bool:

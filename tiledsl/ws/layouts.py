@@ -113,10 +113,12 @@ class _Groups:
     def get(self, v: Value) -> Layout | None:
         return self.layout.get(self.root(v))
 
-    def members(self, v: Value, values: list[Value]) -> set[Value]:
-        """Those of some values that are in the group of `v`."""
-        root = self.root(v)
-        return {u for u in values if self.root(u) is root}
+    def among(self, values: list[Value]) -> dict[Value, set[Value]]:
+        """Some values by the root of their group."""
+        out: dict[Value, set[Value]] = {}
+        for v in values:
+            out.setdefault(self.root(v), set()).add(v)
+        return out
 
     def offer(self, v: Value, layout: Layout) -> bool:
         """Sets a group's layout unless it has one; True when it did."""
@@ -330,9 +332,10 @@ def assign_layouts(
 def _offer_copies(ops: list[Op], groups: _Groups, facts: AxisFacts, num_warps: int) -> None:
     """Copies lie as memory does, before anything else says how their addresses do."""
     copies: list[Op] = [op for op in ops if isinstance(op, Copy)]
+    members = groups.among([c.results[0] for c in copies])
     for op in copies:
-        members = groups.members(op.results[0], [c.results[0] for c in copies])
-        groups.offer(op.results[0], _default(copies, op.results[0], num_warps, members, facts))
+        mine = members[groups.root(op.results[0])]
+        groups.offer(op.results[0], _default(copies, op.results[0], num_warps, mine, facts))
 
 
 def _offer_reads(ops: list[Op], groups: _Groups, num_warps: int) -> None:
@@ -374,11 +377,12 @@ def _offer_defaults(
     What is accessed through pointers comes first, in order of size; equals do not wait for each
     other, so that both sides of a transposition are accessed well.
     """
+    members = groups.among(values)
 
     def offer(v: Value) -> None:
         if groups.get(v) is None:
-            members = groups.members(v, values)
-            groups.offer(v, _default(accesses, v, num_warps, members, facts))
+            mine = members[groups.root(v)]
+            groups.offer(v, _default(accesses, v, num_warps, mine, facts))
 
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}

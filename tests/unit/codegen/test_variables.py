@@ -168,3 +168,19 @@ def test_a_tile_is_not_overwritten_while_other_registers_of_it_are_read() -> Non
     variables = Variables(k.graph)
     assert variables.root(moved) is not variables.root(carried)
     assert "i / 2 + i % 2 * 2" in body_of(k) or "i % 2 * 2 + i / 2" in body_of(k)
+
+
+def test_operands_are_kept_apart_once_however_deep_loops_lie(monkeypatch) -> None:
+    """Liveness walks a loop twice, and four times in a loop; what an op asks for is asked once."""
+    k, n = kernel()
+    start = k.add(n, 1, "sum")
+    with k.loop("i", 0, n, init=(start,), names=("sum",)) as outer:
+        with k.loop("j", 0, n, init=(outer.body.args[1],), names=("sum",)) as inner:
+            k.yield_(k.add(inner.body.args[1], inner.iv, "sum"))
+        k.yield_(inner.results[0])
+    keep(k, outer.results[0])
+    seen: list[int] = []
+    asked = Variables._keep_apart
+    monkeypatch.setattr(Variables, "_keep_apart", lambda v, op: seen.append(op.id) or asked(v, op))
+    Variables(k.graph)
+    assert sorted(seen) == sorted({op.id for op in k.graph.walk()})

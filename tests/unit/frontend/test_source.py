@@ -11,6 +11,8 @@ import pytest
 import tiledsl.language as tl
 from tiledsl.errors import NameUnresolved
 from tiledsl.errors import SyntaxNotSupported
+from tiledsl.frontend import liveness
+from tiledsl.frontend import source
 from tiledsl.frontend.liveness import assigned
 from tiledsl.frontend.liveness import liveness_of
 from tiledsl.frontend.source import plain_function
@@ -145,3 +147,61 @@ def test_liveness() -> None:
     assert found.after[branch] & {"b", "d"} == {"b"}
     assert found.carried(while_) & {"a", "b", "e"} == {"b"}
     assert found.after[while_] == {"b", "v"}
+
+
+# fmt: off
+def plain_text(
+    v,
+    n=(1,
+       2),
+):
+    """A docstring."""
+    x = n
+# a comment at the margin
+
+    # and one that is not
+    def inner():
+        return x
+    return inner
+# after it
+
+
+def ragged_text(v):
+    x = """
+text at the margin: reads like the end of the function
+"""
+    return (x,
+v)
+# fmt: on
+
+
+def test_the_end_of_a_function_is_found_without_its_tokens(monkeypatch) -> None:
+    asked = []
+    getblock = source.inspect.getblock
+    monkeypatch.setattr(source.inspect, "getblock", lambda x: asked.append(1) or getblock(x))
+    for function in (plain_text, decorated, Holder.kernel, test_liveness):
+        source._cache.pop(function, None)
+        found = source_of(function)
+        lines = linecache.getlines(function.__code__.co_filename)[found.first_line - 1 :]
+        assert not asked
+        assert "".join(found.lines).rstrip() == "".join(getblock(lines)).rstrip()
+        assert all(node.lineno >= found.first_line for node in found.node.body)
+    source._cache.pop(ragged_text, None)
+    assert len(source_of(ragged_text).lines) == 6
+    assert asked
+
+
+def test_each_expression_is_searched_for_reads_once(monkeypatch) -> None:
+    def nested(a, b, n):
+        for i in range(n):
+            for j in range(i):
+                for k in range(j):
+                    a = a + b * k
+        return a
+
+    searched = []
+    reads = liveness.reads
+    monkeypatch.setattr(liveness, "reads", lambda node: searched.append(node) or reads(node))
+    liveness_of(source_of(nested))
+    expressions = [node for node in searched if not isinstance(node, ast.expr_context)]
+    assert len(expressions) == len(set(map(id, expressions)))

@@ -1,7 +1,7 @@
 # Every target sets up its environment first (scripts/setup.sh: an active one, else .venv).
 SHELL := /bin/bash
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 GPU_ARGS ?= --budget 3600
 
 .PHONY: help demo test gpu-test lint format bench clean

@@ -79,7 +79,6 @@ from tiledsl.ws.flow_consumer import make_flow_channels
 from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
-from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides

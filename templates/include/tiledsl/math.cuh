@@ -98,6 +98,13 @@ TDSL_FN float div_full(float x, float y) {
   const float scale = size > 0x1p126f ? 0.25f : size < 0x1p-126f ? 0x1p24f : 1.0f;
   return x * scale * rcp_approx(y * scale);
 }
+// 1 / y, 2 ulp over the full range, as one instruction: the steps of div_full wander to where y is made, and slots and
+// descriptors of the loops around leave the uniform registers (16 moves before a chain of wgmmas). Thread. ISA: div.
+TDSL_FN float reciprocal(float y) {
+  float r;
+  asm("div.full.f32 %0, 0f3F800000, %1;" : "=f"(r) : "f"(y));
+  return r;
+}
 // tanh.approx.f32, 2^-11 relative. ISA: tanh.
 TDSL_FN float tanh_approx(float x) {
   float y;

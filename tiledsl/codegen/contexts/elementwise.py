@@ -149,7 +149,11 @@ def arithmetic(op: ops.Binary, e: Emission) -> Expression:
 @emits("elementwise.div")
 def div(op: ops.Div, e: Emission) -> Expression:
     """`div_full`: the correctly rounded form takes a branch and a call for each element."""
-    return call(op, e, "div_rn" if dtype_of(op.result).bits == 64 else "div_full")
+    if dtype_of(op.result).bits == 64:
+        return call(op, e, "div_rn")
+    if e.text(op.a) == literal(1.0, float32):  # an input of a map may stand for a constant
+        return CallContext(rounding(op, e), True, "reciprocal", e.text(op.b))
+    return call(op, e, "div_full")
 
 
 @emits("elementwise.floordiv", "elementwise.mod")

@@ -116,7 +116,7 @@ template <class T> TDSL_FN void st_shared_v4(u32 addr, T a, T b, T c, T d) {
 
 // Four i32 of a slot, not negative, the same in every thread: one load, so that whoever has one of them has them
 // all. The compiler is told that those of the mask UNIFORM are equal in the warp; a mere shuffle that only a shift
-// follows does not tell ptxas (12.9). Warp, converged.
+// follows does not tell ptxas (13.5). Warp, converged.
 struct Scalars { i32 a, b, c, d; };
 template <int UNIFORM> TDSL_FN Scalars read_scalars(u32 addr) {
   Scalars x;

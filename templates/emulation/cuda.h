@@ -1,5 +1,7 @@
 // cuda.h - the words of CUDA C++ that kernels and device headers use, on the host. Included before everything else.
 #pragma once
+#include <cstddef>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS         // half of what every kernel would load, and nothing needs it
 #include <math.h>
 #include <string.h>
 #include "machine.h"

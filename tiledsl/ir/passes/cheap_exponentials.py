@@ -38,12 +38,12 @@ def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     del target
     changes = 0
     for op in list(graph.walk()):
-        if not isinstance(op, ew.Exp | ew.Exp2) or op.fast or _dtype(op.result) != float32:
+        if not isinstance(op, ew.Exp) or op.fast or _dtype(op.result) != float32:
             continue
         if _is_rounded(graph, op.result):
             graph.replace_op(op, op.rebuild({}, fast=True))
             changes += 1
-        elif isinstance(op, ew.Exp) and not op.nonpositive and is_at_most_zero(op.a):
+        elif not op.nonpositive and is_at_most_zero(op.a):
             graph.replace_op(op, op.rebuild({}, nonpositive=True))
             changes += 1
     return PassReport("cheap-exponentials", changes)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,3 +179,28 @@ def test_doctor_names_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
         (line,) = [line for line in doctor.report().splitlines() if line[5:].startswith("cache")]
         assert line.startswith("--")
         assert text in line
+
+
+@pytest.mark.parametrize("unknown", [(), ("--minimal",), ("--no-cache",), nvrtc.OPTIONAL])
+def test_flags_that_a_version_does_not_know_are_left_out(unknown):
+    result = SimpleNamespace(NVRTC_ERROR_INVALID_OPTION=5)
+    asked = []
+
+    def compile_program(program, count, options):
+        assert count == len(options)
+        asked.append([o.decode() for o in options])
+        return (5 if any(o in unknown for o in asked[-1]) else 0,)
+
+    fake = SimpleNamespace(nvrtcResult=result, nvrtcCompileProgram=compile_program)
+    options = (*nvrtc.FLAGS, *nvrtc.CUBIN_FLAGS)
+    assert nvrtc._compile(fake, None, options) == 0
+    kept = [o for o in options if o not in unknown]
+    assert set(kept) - set(nvrtc.OPTIONAL) <= set(asked[-1]) <= set(kept)
+    assert nvrtc._compile(fake, None, ("--std=c++17",)) == 0
+
+
+@pytest.mark.nvrtc
+def test_edited_text_may_print_and_assert():
+    body = 'printf("%d", (int)threadIdx.x); assert(threadIdx.x < 32); x[0] = __ldg(x + 1);'
+    source = f'extern "C" __global__ void add_one(float* x) {{ {body} }}\n'
+    assert nvrtc.compile_module(with_source(source)).cubin

@@ -40,10 +40,10 @@ def vectors_of(layout: Layout) -> Vectors | None:
     return None
 
 
-MOST_SHIFTED = 128
-"""Elements of a thread up to which accesses are shifted; ptxas takes minutes for twice as many."""
+MOST_SHIFTED_BYTES = 512
+"""What a thread holds of a tile up to which accesses are shifted; ptxas takes minutes for twice that."""
 
 
-def is_too_long(layout: Layout) -> bool:
+def is_too_long(layout: Layout, itemsize: int) -> bool:
     """Whether a thread holds more of a tile than is worth shifting."""
-    return layout.num_regs > MOST_SHIFTED
+    return layout.num_regs * itemsize > MOST_SHIFTED_BYTES

@@ -62,7 +62,9 @@ def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
         return None
     dim = found.dim
     width = shiftable_width(op, dim, facts)
-    if width == 1 or found.size % width or layout.num_regs % width or is_too_long(layout):
+    if width == 1 or is_too_long(layout, PIECE_BYTES // width):
+        return None
+    if found.size % width or layout.num_regs % width:
         return None
     lanes = found.lanes if found.size == width else 1
     run = facts.of(op.pointer).axes[dim].contiguity

@@ -176,7 +176,7 @@ def _shifted(block: _Block, c: AccessContext, *, is_store: bool) -> str:
     """The access in aligned pieces of vectors that are not aligned themselves, or ""."""
     found, element = vectors_of(block.layout), memory_type(block.type_.dtype)
     is_whole = c.width * block.type_.dtype.bytes == PIECE_BYTES
-    if not is_whole or found is None or is_too_long(block.layout):
+    if not is_whole or found is None or is_too_long(block.layout, block.type_.dtype.bytes):
         return ""
     if not is_store:
         lane = f"FilledLane<{element}>{{{c.at}, {c.inside}, {c.other}}}"

@@ -41,7 +41,10 @@ def vectors_of(layout: Layout) -> Vectors | None:
 
 
 MOST_SHIFTED_BYTES = 512
-"""What a thread holds of a tile up to which accesses are shifted; ptxas takes minutes for twice that."""
+"""What a thread holds of a tile up to which accesses are shifted.
+
+ptxas takes minutes for twice that.
+"""
 
 
 def is_too_long(layout: Layout, itemsize: int) -> bool:

@@ -54,6 +54,7 @@ from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.single import single
 from tiledsl.single import single_kernels
 from tiledsl.target import HOPPER
@@ -525,7 +526,9 @@ def rejection(request: Request, made: Kernel) -> str:
     problem = faults(made.compiled, forced=request.overrides.structural and not in_place)
     if not problem and in_place and made.compiled.notes:
         problem = f"accumulators are read under a wgmma: {made.compiled.notes[0]}"
-    is_last = isinstance(made.plan, SinglePlan) and made.plan.is_last(made.compiled.spill_bytes)
+    is_last = isinstance(made.plan, SinglePlan) and made.plan.is_last(
+        made.compiled.spill_bytes, are_moved=bool(moved_accumulators(made.compiled.notes))
+    )
     return f"{given_up}: {problem}" if problem and not is_last else ""
 
 
@@ -535,7 +538,9 @@ def may_spill(made: Kernel) -> bool:
     Where results take the place of accumulators, ptxas has moved these under a wgmma.
     """
     in_place = isinstance(made.plan, Plan) and made.plan.in_place
-    return made.compiled is not None and not made.compiled.serialized and not in_place
+    if made.compiled is None or made.compiled.serialized or in_place:
+        return False
+    return not moved_accumulators(made.compiled.notes)
 
 
 def faults(compiled: CompiledKernel, *, forced: bool) -> str:
@@ -545,6 +550,8 @@ def faults(compiled: CompiledKernel, *, forced: bool) -> str:
     """
     if compiled.serialized:
         return f"NVRTC serialised the wgmmas: {compiled.serialized[0]}"
+    if note := moved_accumulators(compiled.notes):
+        return f"accumulators are moved under a wgmma: {note}"
     if compiled.spill_bytes and not forced:
         return f"{compiled.spill_bytes} bytes of registers spill"
     return ""

@@ -11,6 +11,7 @@ from tiledsl.codegen.module import GridSpec
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ws.analysis import Declined
+from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.single_layout import single_layout
@@ -32,12 +33,20 @@ def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
         limits = limits.after(made.plan)
         made = single(request, ranking.graph, ranking.declined, limits)
         yield made
+    if made.rejected and isinstance(made.plan, SinglePlan) and made.plan.num_stages >= FLIGHT_SLOTS:
+        most = FLIGHT_SLOTS - 1
+        yield single(request, ranking.graph, ranking.declined, limits, most_slots=most)
 
 
 def single(
-    request: Request, graph: TileGraph, declined: list[Declined], limits: Limits | None = None
+    request: Request,
+    graph: TileGraph,
+    declined: list[Declined],
+    limits: Limits | None = None,
+    *,
+    most_slots: int | None = None,
 ) -> Kernel:
-    """The single-role kernel. limits: what has turned out to spill."""
+    """The single-role kernel. limits: what has turned out to spill. most_slots: of rings."""
     from tiledsl.compiler import Kernel
     from tiledsl.compiler import dump
 
@@ -45,8 +54,8 @@ def single(
     grid = request.launch.grid(graph.constants) if limits.blocks > 1 else ()
     out, role, notes, plan = single_layout(
         graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,
-        asked=request.overrides.num_stages, grid=grid, persistent=request.overrides.persistent,
-        limits=limits,
+        asked=most_slots or request.overrides.num_stages, grid=grid,
+        persistent=request.overrides.persistent, limits=limits,
     )  # fmt: skip
     plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
     fuse_elementwise(out, role.body)

@@ -407,7 +407,7 @@ def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
         flat = [t[x].flatten(0, 1) for x in ("q", "k", "v")]
         return torch.stack([head(*x) for x in zip(*flat, strict=True)]).view(t["c"].shape)
 
-    kernel, sizes = fp8_attention.fp8_attention_kernel, fp8_attention.tiles(d)
+    kernel, sizes = fp8_attention.fp8_attention_kernel, fp8_attention.tiles(d, causal=causal)
     names = ("q", "k", "vt", "scales", "c")
     return Case(
         make,

@@ -153,7 +153,7 @@ def test_stores_that_start_before_the_tensor(at_m: int) -> None:
 # fmt: off
 @tiledsl.jit
 def moving(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, x, y, BK: tl.constexpr = 64):
-    for i in range(0, 2):
+    for _ in range(0, 2):
         acc = tl.zeros((64, 64), tl.float32)
         for k in range(0, a.shape[1], BK):
             acc = tl.dot(a.load((0, k), (64, BK)), b.load((k, 0), (BK, 64)), acc)

@@ -194,7 +194,7 @@ def test_weights_that_are_widened_in_the_loop(kind: str) -> None:
 @pytest.mark.parametrize(("L", "D"), [(180, 64), (182, 64), (308, 128)])
 def test_fp8_attention(L: int, D: int, causal: bool) -> None:
     B, H = 1, 1 if D == 128 else 2
-    sizes = fp8_attention.tiles(D)
+    sizes = fp8_attention.tiles(D, causal=causal)
     args = {
         "q": normal(B, H, L, D), "k": normal(B, H, L, D), "vt": normal(B, H, D, -(-L // 16) * 16),
         "scales": RNG.random((B, H, 2), dtype=np.float32), "o": nothing(B, H, L, D),

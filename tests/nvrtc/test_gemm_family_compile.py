@@ -108,8 +108,9 @@ def test_fp8_attention(L, causal):
     scales = torch.empty(B, H, 2, device="meta")
     o = torch.empty(B, H, L, D, device="meta", dtype=BF16)
     args = (q, k, vt, scales, o, D**-0.5, causal, D)
+    sizes = tiles(D, causal=causal)
     kernel = fp8_attention_kernel.compile(
-        *args, grid=(-(-L // tiles(D)["BM"]), H, B), fast_math=True, **tiles(D)
+        *args, grid=(-(-L // sizes["BM"]), H, B), fast_math=True, **sizes
     )
     check(kernel)
     # Rows that come in fours are loaded in the order of the next operand; others are shuffled.

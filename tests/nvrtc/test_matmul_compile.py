@@ -19,6 +19,7 @@ from tests.gpu.matmul_kernels import linear
 from tiledsl.compiler import Kernel
 from tiledsl.runtime.disassembler import find_disassembler
 from tiledsl.runtime.disassembler import sass
+from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
 from tiledsl.ws.plan import Plan
@@ -331,3 +332,30 @@ def test_a_depth_of_its_own_is_left_for_wide_operands() -> None:
     x = torch.empty(256, 256, device="meta")
     made = matmul.compile(x, x, x, grid=grid_of(256, 256))
     assert made.constants["BM"] * made.constants["BN"] < 128 * 128
+
+
+# fmt: off
+@tiledsl.jit
+def nested(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, G,
+           BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr = 64):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, G):
+        for k in range(0, a.shape[1], BK):
+            acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+@pytest.mark.parametrize("tile", [(128, 32), (128, 128), (64, 64)], ids=str)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_accumulators_of_a_nest_stay_where_they_are(tile: tuple[int, int], depth: int) -> None:
+    """ptxas moved them to other registers between a wgmma and its wait (C7517), and sums were wrong."""
+    BM, BN = tile
+    a, b = (torch.empty(s, device="meta", dtype=FP16) for s in ((512, 640), (640, 512)))
+    c = torch.empty(512, 512, device="meta")
+    made = nested.compile(a, b, c, 2, BM=BM, BN=BN, grid=(4, 4), mma_depth=depth)
+    assert made.compiled is not None
+    assert not made.compiled.serialized
+    assert not moved_accumulators(made.compiled.notes)
+    assert not any("given up" in note for note in made.notes)

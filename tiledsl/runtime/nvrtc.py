@@ -69,6 +69,15 @@ class PtxasFacts:
     notes: tuple[str, ...]
 
 
+def moved_accumulators(notes: tuple[str, ...]) -> str:
+    """The line by which ptxas says that it reads accumulators of wgmmas in flight; or nothing.
+
+    It moves them to other registers in a loop and injects a wait for it (C7517), which was seen to
+    stand before the last wgmma that it is for: such a kernel gave wrong sums on an H200.
+    """
+    return next((note for note in notes if "C7517" in note), "")
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """A cubin and the facts of its compilation; see `PtxasFacts` for the fields after `log`.

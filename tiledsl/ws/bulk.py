@@ -4,6 +4,10 @@ Along the contiguous dimension, a bulk copy starts at a multiple of 16 bytes: at
 is an illegal instruction, and so is a bulk store that starts before the tensor in any dimension. A
 bulk store writes whole 16 bytes of a row: what is left of them behind the extent is overwritten,
 while bulk loads end anywhere. Ref: measured on an H200; the PTX ISA does not say so.
+
+Starts are known by divisors and signs (ir/analysis/axis_info.py). One thing is taken on trust: that
+the difference of two computed indexes, neither of them below 0, is not below 0 either. Where it is,
+the launch ends with an illegal instruction, not with wrong numbers.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ class Starts:
         self.divisors: dict[str, int] = graph.facts.get("divisors", {}) if graph else {}
         self.quick = AxisFacts(self.divisors)
         self._thorough: AxisFacts | None = None
+        self._trusted: AxisFacts | None = None
 
     def _all(self) -> AxisFacts:
         """With what loops carry, which takes an analysis of the whole kernel."""
@@ -41,6 +46,13 @@ class Starts:
             assert self.graph is not None
             self._thorough = axis_facts(self.graph.body, self.divisors)
         return self._thorough
+
+    def _trusting(self) -> AxisFacts:
+        """As `_all`; tiles of a group do not start before the group."""
+        if self._trusted is None:
+            assert self.graph is not None
+            self._trusted = AxisFacts(self.divisors, self.graph.body, trusting=True)
+        return self._trusted
 
     def every(self, value: Value, enough: int) -> int:
         """A number that divides a scalar: a multiple of `enough` where that can be told."""
@@ -51,8 +63,9 @@ class Starts:
         """Whether a scalar is never below 0, as a signed coordinate either."""
         if isinstance(value.type, ScalarType) and value.type.dtype.kind == "uint":
             return False
-        is_known = self.quick.of(value).positive
-        return is_known or (self.graph is not None and self._all().of(value).positive)
+        if self.quick.of(value).positive:
+            return True
+        return self.graph is not None and self._trusting().of(value).positive
 
 
 def map_fault(op: Load | Store) -> str:

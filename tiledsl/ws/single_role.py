@@ -42,6 +42,7 @@ from tiledsl.ws.access_layouts import default_warps
 from tiledsl.ws.access_layouts import largest_access_bytes
 from tiledsl.ws.async_exchange import exchange_on_mbarriers
 from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.fold_sums import fold_sums
@@ -125,8 +126,14 @@ class SinglePlan:
     def num_threads(self) -> int:
         return 32 * self.num_warps
 
-    def is_last(self, spill_bytes: int) -> bool:
-        """Whether fewer CTAs on an SM would be no better than what a thread spills."""
+    def is_last(self, spill_bytes: int, *, are_moved: bool = False) -> bool:
+        """Whether another kernel of a single role would be no better.
+
+        Fewer CTAs on an SM take more registers than spill; where accumulators are moved under a
+        wgmma, rings of fewer slots leave no product in flight.
+        """
+        if are_moved and self.num_stages >= FLIGHT_SLOTS:
+            return False
         return self.min_blocks == 1 or spill_bytes <= FEW_SPILLS_BYTES
 
     def describe(self) -> str:

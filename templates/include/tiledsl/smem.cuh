@@ -114,6 +114,15 @@ template <class T> TDSL_FN void st_shared_v4(u32 addr, T a, T b, T c, T d) {
                "r"(bits_as<u32>(c)), "r"(bits_as<u32>(d)) : "memory");
 }
 
+// As floats: an array that NVVM finds read as words is one of words, and accumulators are then moved between a wgmma
+// and its wait (C7517).
+TDSL_FN void st_floats(u32 addr, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(a), "f"(b) : "memory");
+}
+TDSL_FN void st_floats(u32 addr, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+
 // Four i32 of a slot, not negative, the same in every thread: one load, so that whoever has one of them has them
 // all. The compiler is told that those of the mask UNIFORM are equal in the warp; a mere shuffle that only a shift
 // follows does not tell ptxas (13.5). Warp, converged.

@@ -203,10 +203,20 @@ template <int V, class T, class X> TDSL_FN void read_shared(X& x, int i, u32 add
   if constexpr (V == 1) put_raw(x, i, ld_shared<T>(addr));
   else put_words<V>(x, i, ld_words<V * sizeof(T)>(addr));
 }
+template <int V, class T, int N> TDSL_FN void st_elements(u32 addr, const T (&x)[N], int i) {
+  st_words<V * sizeof(T)>(addr, get_words<V>(x, i));
+}
+template <int V, class T, int N> TDSL_FN void st_elements(u32 addr, const Packed<T, N>& x, int i) {
+  st_words<V * sizeof(T)>(addr, get_words<V>(x, i));
+}
+template <int V, int N> TDSL_FN void st_elements(u32 addr, const float (&x)[N], int i) {
+  if constexpr (V == 2) st_floats(addr, x[i], x[i + 1]);
+  else st_floats(addr, x[i], x[i + 1], x[i + 2], x[i + 3]);
+}
 template <int V, class T, class X> TDSL_FN void write_shared(const X& x, int i, u32 addr, bool in) {
   if (!in) return;
   if constexpr (V == 1) st_shared<T>(addr, get_raw(x, i));
-  else st_words<V * sizeof(T)>(addr, get_words<V>(x, i));
+  else st_elements<V>(addr, x, i);
 }
 
 // Part of a 16-bit tile that lies as wgmma accumulators (BLOCK words per 64 rows), into 128-byte swizzled rows whose

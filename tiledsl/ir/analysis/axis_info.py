@@ -113,9 +113,16 @@ def unknown(value: Value) -> AxisInfo:
 
 
 class AxisFacts:
-    """The analysis of a region, made with the first question; ask for values in or around it."""
+    """The analysis of a region, made with the first question; ask for values in or around it.
 
-    def __init__(self, divisors: Mapping[str, int], region: Region | None = None) -> None:
+    trusting: takes the difference of two computed numbers that are not below 0, such as a tile's
+    number less that of the first tile of its group, not to be below 0 either.
+    """
+
+    def __init__(
+        self, divisors: Mapping[str, int], region: Region | None = None, *, trusting: bool = False
+    ) -> None:
+        self.trusting = trusting
         self.divisors = divisors
         self.numbers = divisors.numbers if isinstance(divisors, Divisors) else {}
         self.known: dict[Value, AxisInfo] = {}
@@ -159,7 +166,7 @@ class AxisFacts:
     def _argument(self, value: Value) -> AxisInfo:
         """What is said of an argument of the kernel; nothing of a value that a loop carries."""
         found = unknown(value)
-        if not isinstance(value.owner, Region) or value.owner.parent is not None:
+        if not _is_given(value):
             return found
         every, positive = self.numbers.get(value.name, (1, False))
         every = max(every, _power_of_two(self.divisors.get(value.name, 1)))
@@ -373,7 +380,14 @@ def _sub(facts: AxisFacts, op: ew.Sub) -> AxisInfo:
         divisor = gcd(a.at_runs(dim, run), b.at_runs(dim, run))
         axes.append(Axis(run, divisor, gcd(x.constancy, y.constancy)))
     value = None if a.value is None or b.value is None else a.value - b.value
-    return AxisInfo(tuple(axes), gcd(a.every, b.every), value=value, positive=_is_turned(op))
+    is_trusted = facts.trusting and a.positive and b.positive and b.value is None
+    positive = _is_turned(op) or (is_trusted and not _is_given(op.b))
+    return AxisInfo(tuple(axes), gcd(a.every, b.every), value=value, positive=positive)
+
+
+def _is_given(value: Value) -> bool:
+    """Whether a value is an argument of the kernel."""
+    return isinstance(value.owner, Region) and value.owner.parent is None
 
 
 def _is_turned(op: ew.Sub) -> bool:

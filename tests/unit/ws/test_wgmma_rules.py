@@ -169,7 +169,8 @@ def first_graph() -> TileGraph:
 
 
 @pytest.mark.parametrize(
-    ("code", "rejected"), [(7510, True), (7512, True), (7514, True), (7517, False)]
+    ("code", "rejected"),
+    [(7510, True), (7512, True), (7514, True), (7517, True), (7519, False)],
 )
 def test_what_ptxas_serialises_is_not_taken(code: int, rejected: bool) -> None:
     from tiledsl.runtime.nvrtc import parse_ptxas
@@ -217,3 +218,14 @@ def test_accumulators_fit_the_layout_of_the_instruction(graph: TileGraph) -> Non
         for v in (issue.acc, issue.a):
             if isinstance(v.type, TileType):
                 assert v.type.layout is not None
+
+
+def test_a_single_role_gives_up_its_product_in_flight() -> None:
+    """Where ptxas moves accumulators; with rings of fewer slots none is in flight."""
+    from tiledsl.ws.copy_rings import FLIGHT_SLOTS
+    from tiledsl.ws.single_role import SinglePlan
+
+    deep, shallow = (SinglePlan(4, num_stages=n) for n in (FLIGHT_SLOTS, FLIGHT_SLOTS - 1))
+    assert not deep.is_last(0, are_moved=True)
+    assert deep.is_last(0)
+    assert shallow.is_last(0, are_moved=True)

@@ -173,3 +173,33 @@ def transpose(x: tl.Tensor, out: tl.Tensor, R: tl.constexpr, C: tl.constexpr):
 def test_transposes(dtype: np.dtype) -> None:
     args = {"x": normal((70, 130), dtype), "out": normal((130, 70), dtype)}
     same_as_interpreter(transpose, args, ("out",), (3, 3), R=32, C=64)
+
+
+# fmt: off
+@tiledsl.jit
+def within(q: tl.Tensor, k: tl.Tensor, o: tl.Tensor, lengths):
+    """Softmax over as many keys as a loaded int64 says."""
+    end = tl.load(lengths)
+    x = q.load((0, 0), (128, 64))
+    top = tl.full((128,), -1e30, tl.float32)
+    acc = tl.zeros((128, 64), tl.float32)
+    for n in range(0, end, 64):
+        y = k.load((n, 0), (64, 64))
+        s = tl.dot(x, tl.trans(y))
+        s = tl.where((n + tl.arange(0, 64) < end)[None, :], s, -float("inf"))
+        new = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp(s - new[:, None])
+        acc = tl.dot(p.to(tl.bfloat16), y, acc * tl.exp(top - new)[:, None])
+        top = new
+    o.store((0, 0), acc)
+# fmt: on
+
+
+@pytest.mark.parametrize("length", [64, 150])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64], ids=str)
+def test_lengths_as_torch_has_them(length: int, dtype: np.dtype) -> None:
+    args = {
+        "q": normal((128, 64)), "k": normal((200, 64)),
+        "o": np.full((128, 64), np.nan, F32), "lengths": np.array([length], dtype),
+    }  # fmt: skip
+    same_as_interpreter(within, args, ("o",), (1, 1, 1), tolerance=1e-2)

@@ -44,6 +44,7 @@ from tiledsl.ir.ops.tile import ConvertLayout
 from tiledsl.ir.ops.tile import Reshape
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.flow import Flow
@@ -344,8 +345,11 @@ class FlowConsumerBuilder(FlowOperands):
     def aligned(self, loop: For, lower: Value, end: Value) -> Value:
         """The first value of the loop variable that is at least `end`."""
         b, step = self.b, constant_step(loop)
-        trips = self.trip_count(lower, end, step)
-        return b.value(Add(lower, b.value(Mul(trips, self.const(step)))))
+        span = b.value(Mul(self.trip_count(lower, end, step), self.const(step)))
+        assert isinstance(lower.type, ScalarType)
+        if lower.type != span.type:
+            span = b.value(Cast(span, lower.type.dtype))
+        return b.value(Add(lower, span))
 
     def segment(
         self,

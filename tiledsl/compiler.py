@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import time
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -448,7 +449,7 @@ def compile_kernel(request: Request) -> Kernel:
         for made in modules(request):
             made.rejected = rejection(request, made)
             if not made.rejected:
-                return made if spilled is None else fewest_spills(spilled, made)
+                return warned(made if spilled is None else fewest_spills(spilled, made))
             if spilled is None and may_spill(made) and not isinstance(made.plan, SinglePlan):
                 spilled = made
     except ResourceError as error:
@@ -457,6 +458,18 @@ def compile_kernel(request: Request) -> Kernel:
         spilled.notes.append(f"registers spill, and in a single role: {error.message}")
         return spilled
     raise InternalError("no kernel could be compiled")
+
+
+def warned(made: Kernel) -> Kernel:
+    """The kernel; with a warning where none was left of which ptxas does not say this."""
+    if made.compiled is not None and moved_accumulators(made.compiled.notes):
+        text = (
+            f"{made.module.name}: ptxas moves accumulators while a wgmma is in flight (C7517), and "
+            "no other plan is left; sums may be wrong, take another tile or num_warps"
+        )
+        made.notes.append(text)
+        warnings.warn(f"tiledsl: {text}", stacklevel=2)
+    return made
 
 
 def rebuild(request: Request) -> Kernel:
@@ -496,7 +509,7 @@ def fewest_spills(spilled: Kernel, made: Kernel) -> Kernel:
     """The kernel to take: a specialised one that spills, where the single-role one does so too."""
     if made.compiled is None or not isinstance(made.plan, SinglePlan):
         return made
-    if not made.compiled.spill_bytes:
+    if not made.compiled.spill_bytes and not moved_accumulators(made.compiled.notes):
         return made
     assert spilled.compiled is not None
     spilled.notes.append(

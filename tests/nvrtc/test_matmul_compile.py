@@ -13,6 +13,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples.matmul import matmul as picked
 from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import identity
 from tests.gpu.matmul_kernels import linear
@@ -304,18 +305,6 @@ def test_after_many_spills_comes_a_tile_with_fewer_registers() -> None:
     assert kernel.compiled.spill_bytes == 0
     given_up = [note for note in kernel.notes if "registers spill" in note]
     assert given_up, "the largest tile is tried first"
-
-
-# fmt: off
-@tiledsl.jit
-def picked(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor,
-           BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
-    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, a.shape[1], BK):
-        acc = tl.dot(a.load((m, k), (BM, BK)), b.load((k, n), (BK, BN)), acc)
-    c.store((m, n), acc)
-# fmt: on
 
 
 @pytest.mark.parametrize("dtype", [FP32, torch.float64], ids=str)

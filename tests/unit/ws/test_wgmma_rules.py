@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
+import warnings
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -229,3 +231,20 @@ def test_a_single_role_gives_up_its_product_in_flight() -> None:
     assert not deep.is_last(0, are_moved=True)
     assert deep.is_last(0)
     assert shallow.is_last(0, are_moved=True)
+
+
+def test_the_last_kernel_warns_where_accumulators_are_moved() -> None:
+    from types import SimpleNamespace
+
+    from tiledsl.compiler import warned
+
+    for notes, is_warned in ((("ptxas info : (C7517) a wait",), True), (("(C7519)",), False)):
+        compiled = CompiledKernel(b"", "", 168, 0, 0, (), notes, 0.0)
+        made: Any = SimpleNamespace(
+            compiled=compiled, notes=[], module=SimpleNamespace(name="product")
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warned(made)
+        assert bool(caught) is bool(made.notes) is is_warned
+        assert all("sums may be wrong" in note for note in made.notes)

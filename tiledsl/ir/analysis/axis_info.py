@@ -187,10 +187,8 @@ class AxisFacts:
             op = v.defining_op
             if op is not None:
                 todo += op.operands
-            elif isinstance(v.owner, Region) and v.owner.parent is None:
-                is_positive = self.numbers.get(v.name, (1, True))[1]
-                if not is_positive:
-                    return True
+            elif _is_given(v) and not self.numbers.get(v.name, (1, True))[1]:
+                return True
         return False
 
     def _counted(self, op: For) -> AxisInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,8 @@ from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.runtime.interop import numpy_view
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 
 @tiledsl.jit
@@ -141,7 +144,7 @@ def move_blocks(x: tl.Tensor, y: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr):
     y.store((n, m), tl.trans(x.load((m, n), (BM, BN))))
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("dtype", [BF16, F32, E4M3], ids=["bf16", "f32", "e4m3"])
 def test_blocks_of_odd_rows(dtype: np.dtype) -> None:
     x = normal((103, 77), dtype)
     y = normal((77, 103), dtype)
@@ -152,6 +155,14 @@ def test_blocks_of_odd_rows(dtype: np.dtype) -> None:
     args = {"x": x, "y": y}
     same_as_interpreter(move_blocks, args, ("y",), grid, BM=64, BN=64)
     same_as_interpreter(move_blocks, {"x": x[:, :72].copy(), "y": y}, ("y",), grid, BM=64, BN=64)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32, E4M3], ids=["bf16", "f32", "e4m3"])
+def test_blocks_whose_sides_are_no_powers_of_two(dtype: np.dtype) -> None:
+    """Beside what lies in the tensor only what lies in the block counts."""
+    x, y = normal((103, 77), dtype), normal((77, 103), dtype)
+    args = {"x": x, "y": y}
+    same_as_interpreter(move_blocks, args, ("y",), (2, 2), BM=56, BN=40)
 
 
 def test_tiles_of_many_elements_a_thread_are_not_shifted() -> None:

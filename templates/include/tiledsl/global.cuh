@@ -96,14 +96,39 @@ template <class T, int BYTES> TDSL_FN void put_filling(Cell<BYTES>& c, int k, Ce
   }
 }
 
-// How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each; where it
-// holds between two bounds, both ends say whether it holds for all.
+// The mask of V neighbours as bits, element 0 the lowest: what a vector at an odd address is cut by. Thread.
+template <int V> struct MaskBits {
+  static constexpr u32 ALL = V < 32 ? (1u << V % 32) - 1 : ~0u;
+  u32 in;
+  TDSL_FN u32 bits() const { return in; }
+  TDSL_FN bool all() const { return in == ALL; }
+  TDSL_FN bool any() const { return in; }
+  // Any of the elements before number `n`, or from there on.
+  TDSL_FN bool before(int n) const { return in & ((1u << n) - 1); }
+  TDSL_FN bool from(int n) const { return in >> n; }
+};
+template <int V, class F> TDSL_FN u32 mask_bits(F at, int i) {
+  u32 bits = 0;
+#pragma unroll
+  for (int k = 0; k < V; ++k) bits |= is_in(at(i + k)) ? 1u << k : 0u;
+  return bits;
+}
+// The same where it only falls or is equal: its ends are asked.
+template <int V, class F> struct MaskEnds {
+  F at;
+  int i;
+  TDSL_FN u32 bits() const { return mask_bits<V>(at, i); }
+  TDSL_FN bool all() const { return is_in(at(i + V - 1)); }
+  TDSL_FN bool any() const { return is_in(at(i)); }
+  TDSL_FN bool before(int) const { return is_in(at(i)); }
+  TDSL_FN bool from(int n) const { return is_in(at(i + n)); }
+};
+
+// How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each.
 struct ByEnds {
   template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i + V - 1)); }
   template <int V, class F> static TDSL_FN bool any(F at, int i) { return is_in(at(i)); }
-  // Any of the elements before number `n`, or from there on.
-  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) { return is_in(at(i)); }
-  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) { return is_in(at(i + n)); }
+  template <int V, class F> static TDSL_FN MaskEnds<V, F> of(F at, int i) { return {at, i}; }
 };
 struct ByElement {
   template <int V, class F> static TDSL_FN bool all(F at, int i) {
@@ -118,29 +143,7 @@ struct ByElement {
     for (int k = 0; k < V; ++k) found |= is_in(at(i + k));
     return found;
   }
-  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) {
-    bool found = false;
-#pragma unroll
-    for (int k = 0; k < V; ++k) found |= k < n && is_in(at(i + k));
-    return found;
-  }
-  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) {
-    bool found = false;
-#pragma unroll
-    for (int k = 0; k < V; ++k) found |= k >= n && is_in(at(i + k));
-    return found;
-  }
-};
-
-struct ByBounds {
-  template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i)) && is_in(at(i + V - 1)); }
-  template <int V, class F> static TDSL_FN bool any(F at, int i) { return all<V>(at, i) || ByElement::any<V>(at, i); }
-  template <int V, class F> static TDSL_FN bool before(F at, int i, int n) {
-    return all<V>(at, i) || ByElement::before<V>(at, i, n);
-  }
-  template <int V, class F> static TDSL_FN bool from(F at, int i, int n) {
-    return all<V>(at, i) || ByElement::from<V>(at, i, n);
-  }
+  template <int V, class F> static TDSL_FN MaskBits<V> of(F at, int i) { return {mask_bits<V>(at, i)}; }
 };
 
 // ------------------------------------------------------------------ loads

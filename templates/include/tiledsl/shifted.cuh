@@ -35,6 +35,32 @@ struct BlockStore {
   }
 };
 
+// A vector of which elements low .. high - 1 are accessed, if `in`: where it begins at coordinate `c` of a dimension, the
+// tensor's extent and what is left of the block bound it. Thread.
+template <class T> struct RunLane { T* p; bool in; int low, high; T other; };
+template <int V, class T> TDSL_FN RunLane<T> run_lane(T* p, bool in, i32 c, i64 extent, int left, T other) {
+  const bool some = (u32)c + V - 1 < (u32)extent + V - 1;
+  return {p, in && some, (int)-(u32)c, min((int)((u32)extent - (u32)c), left), other};
+}
+template <int V, class T> TDSL_FN RunLane<T> run_lane(T* p, bool in, i64 c, i64 extent, int left, T other) {
+  const bool some = (u64)c + V - 1 < (u64)extent + V - 1;
+  return {p, in && some, (int)-(u32)c, (int)min(extent - c, (i64)left), other};
+}
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(RunLane<T> a) { return filled_cell<V>(a.other); }
+struct ByRun {
+  template <int V, class F> static TDSL_FN MaskBits<V> of(F at, int i) {
+    const auto run = at(i);
+    const u32 below = (1u << min(max(run.low, 0), V)) - 1, above = (1u << min(max(run.high, 0), V)) - 1;
+    return {run.in ? above & ~below : 0u};
+  }
+};
+// Word w of what a mask's bits stand for: all bits of each element that is in. Thread.
+template <class T> TDSL_FN u32 word_mask(u32 bits, int w) {
+  if constexpr (sizeof(T) == 1) return ((bits >> 4 * w & 0xfu) * 0x204081u & 0x1010101u) * 0xffu;
+  else if constexpr (sizeof(T) == 2) return ((bits >> 2 * w & 3u) * 0x8001u & 0x10001u) * 0xffffu;
+  else return 0u - (bits >> (sizeof(T) == 4 ? w : w / 2) & 1u);
+}
+
 // Bytes off .. off + 15 of two pieces, where `off` lies in word Q of the first. Thread. ISA: shf.
 template <class T, int Q> TDSL_FN Cell<16> cut_at(Cell<16> lo, Cell<16> hi, u32 off) {
   const u32 w[8] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2], hi.w[3]};
@@ -55,16 +81,22 @@ template <class T, int Q> TDSL_FN Cell<16> joined_at(Cell<16> lo, Cell<16> hi, u
   }
   return c;
 }
-// The same for any word. Thread. ISA: shf, selp.
+// The same for any word: halves of eight words are chosen, then words, then bytes. Thread. ISA: shf, selp.
 template <class T> TDSL_FN Cell<16> cut_from(Cell<16> lo, Cell<16> hi, u32 off) {
-  const Cell<16> a = off & 4 ? cut_at<T, 1>(lo, hi, off) : cut_at<T, 0>(lo, hi, off);
-  const Cell<16> b = off & 4 ? cut_at<T, 3>(lo, hi, off) : cut_at<T, 2>(lo, hi, off);
-  return off & 8 ? b : a;
+  u32 w[7] = {lo.w[0], lo.w[1], lo.w[2], lo.w[3], hi.w[0], hi.w[1], hi.w[2]};
+  const u32 last = off & 8 ? hi.w[3] : hi.w[1];
+#pragma unroll
+  for (int k = 0; k < 5; ++k) w[k] = off & 8 ? w[k + 2] : w[k];
+  w[5] = last;
+#pragma unroll
+  for (int k = 0; k < 5; ++k) w[k] = off & 4 ? w[k + 1] : w[k];
+  Cell<16> c;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) c.w[k] = sizeof(T) < 4 ? __funnelshift_r(w[k], w[k + 1], 8 * (off & 3)) : w[k];
+  return c;
 }
 template <class T> TDSL_FN Cell<16> joined(Cell<16> lo, Cell<16> hi, u32 off) {
-  const Cell<16> a = off & 4 ? joined_at<T, 1>(lo, hi, off) : joined_at<T, 0>(lo, hi, off);
-  const Cell<16> b = off & 4 ? joined_at<T, 3>(lo, hi, off) : joined_at<T, 2>(lo, hi, off);
-  return off & 8 ? b : a;
+  return off ? cut_from<T>(lo, hi, PIECE - off) : hi;
 }
 // Whether all vectors of a warp are off by as many bytes: then the warp branches on the word, else each lane selects.
 // Chained: in addition lane 0 of each vector begins where lane 31 of the one before ends.
@@ -109,8 +141,28 @@ TDSL_FN void each_piece(int first, F at, u32 same, G visit) {
     const auto lane = at(i);
     const u64 p = (u64)lane.p, off = OFFSETS::SAME ? same : p % PIECE;
     const int held = (int)((PIECE - off) / sizeof(*lane.p));  // elements in the first piece
-    visit(v, 0, p - off, MASK::template before<V>(at, i, held));
-    visit(v, 1, p - off + PIECE, off && MASK::template from<V>(at, i, held));
+    const auto mask = MASK::template of<V>(at, i);
+    visit(v, 0, p - off, mask.before(held));
+    visit(v, 1, p - off + PIECE, off && mask.from(held));
+  }
+}
+// What registers hold where the mask cuts a vector: there it is filled. Thread.
+template <int COUNT, int V, class MASK, class X, class F> TDSL_FN void fill_cut(X& x, int first, F at) {
+  using T = decltype(get_raw(x, 0));
+#pragma unroll
+  for (int i = first; i < first + COUNT * V; i += V) {
+    const auto mask = MASK::template of<V>(at, i);
+    if (mask.any() && !mask.all()) {
+      const u32 bits = mask.bits();
+      const Cell<16> other = filling<V>(at(i));
+      Cell<16> cell = get_cell<V, T>(x, i);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const u32 kept = word_mask<T>(bits, w);
+        cell.w[w] = (cell.w[w] & kept) | (other.w[w] & ~kept);
+      }
+      put_cell<V, T>(x, i, cell);
+    }
   }
 }
 // COUNT vectors from register `first` on; load(cell, v, k, address, in) reads a piece.
@@ -125,12 +177,13 @@ TDSL_FN void load_pieces(X& x, int first, F at, u32 same, L load) {
   });
   if constexpr (!OFFSETS::SAME) put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
   else with_word(same, [&](auto q) { put_cut<q.value, V, T>(x, first, lo, hi, same, at); });
+  fill_cut<COUNT, V, MASK>(x, first, at);
 }
 // Whether the mask holds for all that a warp holds. The full warp, converged. ISA: vote.sync.
 template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
   bool all = true;
 #pragma unroll
-  for (int i = 0; i < N; i += V) all &= MASK::template all<V>(at, i);
+  for (int i = 0; i < N; i += V) all &= MASK::template of<V>(at, i).all();
   return warp_all(all);
 }
 constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
@@ -139,24 +192,11 @@ constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two regis
 // load(cell, v, k, address, in): reads piece k of vector v. The full warp, converged.
 template <int N, int V, int AHEAD, class MASK, class OFFSETS, class X, class F, class L>
 TDSL_FN void read_shifted(X& x, F at, L load) {
-  using T = decltype(get_raw(x, 0));
   const u32 same = OFFSETS::SAME ? uniform((u32)(u64)at(0).p % PIECE) : 0;
   constexpr int WHOLE = N / V / AHEAD * AHEAD, REST = N / V - WHOLE;
 #pragma unroll
   for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS>(x, v * V, at, same, load);
   if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS>(x, WHOLE * V, at, same, load);
-#pragma unroll
-  for (int v = 0; v < N / V; ++v) {
-    if (MASK::template any<V>(at, v * V) && !MASK::template all<V>(at, v * V)) {
-      Cell<16> cell = get_cell<V, T>(x, v * V);
-#pragma unroll
-      for (int k = 0; k < V; ++k) {
-        const auto one = at(v * V + k);
-        put_filling<T>(cell, k, filling<16 / sizeof(T)>(one), is_in(one));
-      }
-      put_cell<V, T>(x, v * V, cell);
-    }
-  }
 }
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
@@ -266,13 +306,16 @@ template <class T, int Q, class ST> TDSL_FN void store_begin(Cell<16> piece, u64
     for (u32 k = 0; k < 3; ++k) ST::store_if(Cell<1>{{piece.w[Q] >> 8 * k & 0xffu}}, base + 4 * Q + k, k < (off & 3));
   }
 }
-// The elements of a vector where the mask holds. Thread. ISA: st.global.
-template <int V, class ST, class X, class F>
-TDSL_FN void store_each(const X& x, int i, F at, bool first, bool rest, int n) {
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
-    const auto one = at(i + k);
-    store_lane<1, ST>(x, i + k, one.p, (k < n ? first : rest) && is_in(one));
+// The elements of a vector whose bits are set. Thread. ISA: st.global.
+template <class T, class ST> TDSL_FN void store_bits(Cell<16> c, u64 p, u32 bits) {
+#pragma unroll 1
+  for (; bits; bits &= bits - 1) {
+    const u32 at = (u32)(__ffs(bits) - 1) * sizeof(T);
+    const u32 lo = at & 4 ? c.w[1] : c.w[0], hi = at & 4 ? c.w[3] : c.w[2], word = at & 8 ? hi : lo;
+    Cell<sizeof(T)> one;
+    one.w[0] = word >> 8 * (at & 3);
+    if constexpr (sizeof(T) == 8) one.w[1] = at & 8 ? c.w[3] : c.w[1];
+    ST::store_if(one, p + at, true);
   }
 }
 
@@ -282,7 +325,7 @@ TDSL_FN void store_pieces(const X& x, bool first, F at, u32 same) {
   const u32 lane = lane_id();
   u32 full[N / V];
 #pragma unroll
-  for (int v = 0; v < N / V; ++v) full[v] = warp_ballot(first && MASK::template all<V>(at, v * V));
+  for (int v = 0; v < N / V; ++v) full[v] = warp_ballot(first && MASK::template of<V>(at, v * V).all());
 #pragma unroll
   for (int v = 0; v < N / V; ++v) {
     const u64 p = (u64)at(v * V).p;
@@ -311,8 +354,8 @@ TDSL_FN void store_pieces(const X& x, bool first, F at, u32 same) {
     const Cell<16> piece = join<T, Q>(before, own, off);
     ST::store_if(piece, p - off, here);
     if constexpr (Q == ANY_WORD) {
-      const bool any = first && MASK::template any<V>(at, v * V), head = any && !here, tail = any && off && !there;
-      if (head || tail) store_each<V, ST>(x, v * V, at, head, tail, (int)((PIECE - off) / sizeof(T)));
+      const u32 head = (1u << (PIECE - off) / sizeof(T)) - 1, left = (here ? 0u : head) | (there ? 0u : ~head);
+      if (first && !(here && (there || !off))) store_bits<T, ST>(own, p, MASK::template of<V>(at, v * V).bits() & left);
     } else {
       if (all && !here) store_end<T, Q, ST>(piece, p - off, off);
       if (all && off && !there) store_begin<T, Q, ST>(join<T, Q>(own, own, off), p - off + PIECE, off);
@@ -347,6 +390,7 @@ TDSL_FN void store_shifted(const X& x, bool first, F at) {
   if constexpr (!OFFSETS::SAME) {
     store_pieces<ANY_WORD, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, 0);
   } else {
+    using T = decltype(get_raw(x, 0));
     const u32 same = uniform((u32)(u64)at(0).p % PIECE);
     if constexpr (OFFSETS::CHAINED) {
       if (warp_all(first) && is_whole<N, V, MASK>(at)) {
@@ -356,15 +400,15 @@ TDSL_FN void store_shifted(const X& x, bool first, F at) {
     }
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < N; i += V) any |= MASK::template any<V>(at, i);
+    for (int i = 0; i < N; i += V) any |= MASK::template of<V>(at, i).any();
     if (!warp_any(first && any)) return;
     with_word(same, [&](auto q) {
       store_pieces<q.value, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, same);
     });
 #pragma unroll
     for (int i = 0; i < N; i += V) {
-      const bool cut = MASK::template any<V>(at, i) && !MASK::template all<V>(at, i);
-      if (first && cut) store_each<V, ST>(x, i, at, true, true, V);
+      const auto mask = MASK::template of<V>(at, i);
+      if (first && mask.any() && !mask.all()) store_bits<T, ST>(get_cell<V, T>(x, i), (u64)at(i).p, mask.bits());
     }
   }
 }

@@ -21,10 +21,10 @@ single_role_dot(bf16* a, i64 a_shape_0, i64 a_shape_1, i64 a_stride_0, bf16* b, 
           inside(row_1 + i / 8 * 16, a_shape_0) && inside(col_1 + i % 8, a_shape_1), bf16{});
     }
   } else {
-    load_shifted<32, 8, ByBounds, AnyOffset,
+    load_shifted<32, 8, ByRun, AnyOffset,
         BlockLoad>(a_tile_1,
-        [&](int i) { return FilledLane<bf16>{a_at_1 + ((i / 8 * 16) * a_stride_0 + i % 8),
-        inside(row_1 + i / 8 * 16, a_shape_0) && inside(col_1 + i % 8, a_shape_1), bf16{}}; });
+        [&](int i) { return run_lane<8>(a_at_1 + ((i / 8 * 16) * a_stride_0 + i % 8),
+        inside(row_1 + i / 8 * 16, a_shape_0), col_1 + i % 8, a_shape_1, 8, bf16{}); });
   }
   const int row_2 = (int)(lane / 8 + warp * 4);
   const int col_2 = (int)(lane % 8 * 8);
@@ -45,10 +45,10 @@ single_role_dot(bf16* a, i64 a_shape_0, i64 a_shape_1, i64 a_stride_0, bf16* b, 
           inside(row_3 + i / 8 * 16, b_shape_0) && inside(col_3 + i % 8, b_shape_1), bf16{});
     }
   } else {
-    load_shifted<32, 8, ByBounds, AnyOffset,
+    load_shifted<32, 8, ByRun, AnyOffset,
         BlockLoad>(b_tile_1,
-        [&](int i) { return FilledLane<bf16>{b_at_1 + ((i / 8 * 16) * b_stride_0 + i % 8),
-        inside(row_3 + i / 8 * 16, b_shape_0) && inside(col_3 + i % 8, b_shape_1), bf16{}}; });
+        [&](int i) { return run_lane<8>(b_at_1 + ((i / 8 * 16) * b_stride_0 + i % 8),
+        inside(row_3 + i / 8 * 16, b_shape_0), col_3 + i % 8, b_shape_1, 8, bf16{}); });
   }
   const int row_4 = (int)(lane / 8 + warp * 4);
   const int col_4 = (int)(lane % 8 * 8);

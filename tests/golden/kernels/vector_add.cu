@@ -15,9 +15,8 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(a_1, i, x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{});
     }
   } else {
-    load_shifted<8, 8, ByBounds, AnyOffset,
-        BlockLoad>(a_1,
-        [&](int i) { return FilledLane<bf16>{x_at_1 + i, inside(at_1 + i, x_shape_0), bf16{}}; });
+    load_shifted<8, 8, ByRun, AnyOffset,
+        BlockLoad>(a_1, [&](int i) { return run_lane<8>(x_at_1 + i, true, at_1 + i, x_shape_0, 8, bf16{}); });
   }
   Packed<bf16, 8> b_1;
   const int at_2 = off_1 + (int)(lane * 8 + warp * 256);
@@ -29,9 +28,8 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       load_vector<8>(b_1, i, y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{});
     }
   } else {
-    load_shifted<8, 8, ByBounds, AnyOffset,
-        BlockLoad>(b_1,
-        [&](int i) { return FilledLane<bf16>{y_at_1 + i, inside(at_2 + i, y_shape_0), bf16{}}; });
+    load_shifted<8, 8, ByRun, AnyOffset,
+        BlockLoad>(b_1, [&](int i) { return run_lane<8>(y_at_1 + i, true, at_2 + i, y_shape_0, 8, bf16{}); });
   }
   Packed<bf16, 8> total_1;
   auto element_1 = [&](int i) {
@@ -48,8 +46,8 @@ vector_add(bf16* x, i64 x_shape_0, bf16* y, i64 y_shape_0, bf16* out, i64 out_sh
       store_vector<8>(total_1, i, out_at_1 + i, inside(at_3 + i, out_shape_0));
     }
   } else {
-    store_shifted<8, 8, 32, ByBounds, AnyOffset,
+    store_shifted<8, 8, 32, ByRun, AnyOffset,
         BlockStore>(total_1, true,
-        [&](int i) { return MaskedLane<bf16>{out_at_1 + i, inside(at_3 + i, out_shape_0)}; });
+        [&](int i) { return run_lane<8>(out_at_1 + i, true, at_3 + i, out_shape_0, 8, bf16{}); });
   }
 }

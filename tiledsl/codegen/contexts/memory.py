@@ -153,7 +153,8 @@ def _access(
     block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool
 ) -> AccessContext:
     starts = [_start(block, dim, e) for dim in range(block.type_.rank)]
-    at, inside = _address(block, starts, e), _inside(block, starts, e, is_store=is_store)
+    at, run = _address(block, starts, e), _Run()
+    inside = _inside(block, starts, e, run, is_store=is_store)
     count = block.layout.num_regs
     inner = block.type_.inner_dim
     tile_dim = None if inner is None else block.tile_dims[inner]
@@ -168,24 +169,44 @@ def _access(
     flag = e.names.fresh("vectors")
     e.before(f"const bool {flag} = {check};")
     made = AccessContext(name, count, at, inside, other, width, flag, pins, "checked")
-    shifted = _shifted(block, made, is_store=is_store)
+    shifted = _shifted(block, made, run, is_store=is_store)
     return replace(made, variant="shifted", shifted=shifted) if shifted else made
 
 
-def _shifted(block: _Block, c: AccessContext, *, is_store: bool) -> str:
+@dataclass
+class _Run:
+    """Register `i`'s predicate in parts: along the contiguous dimension it holds for a run.
+
+    outer: of the other dimensions. at: coordinate along the contiguous one, below `extent`.
+    left: elements of the block from there on, or "".
+    """
+
+    outer: str = "true"
+    at: str = ""
+    extent: str = ""
+    left: str = ""
+
+    def lane(self, width: int, pointer: str, other: str) -> str:
+        """The vector that begins at register `i`."""
+        left = self.left or str(width)
+        parts = (pointer, self.outer, self.at, self.extent, left, other)
+        return f"run_lane<{width}>({', '.join(parts)})"
+
+
+def _shifted(block: _Block, c: AccessContext, run: _Run, *, is_store: bool) -> str:
     """The access in aligned pieces of vectors that are not aligned themselves, or ""."""
     found, element = vectors_of(block.layout), memory_type(block.type_.dtype)
     is_whole = c.width * block.type_.dtype.bytes == PIECE_BYTES
     if not is_whole or found is None or is_too_long(block.layout, block.type_.dtype.bytes):
         return ""
     if not is_store:
-        lane = f"FilledLane<{element}>{{{c.at}, {c.inside}, {c.other}}}"
-        form = f"{c.count}, {c.width}, ByBounds, AnyOffset, BlockLoad"
+        lane = run.lane(c.width, c.at, c.other)
+        form = f"{c.count}, {c.width}, ByRun, AnyOffset, BlockLoad"
         return f"load_shifted<{form}>({c.name}, [&](int i) {{ return {lane}; }});"
     if found.size != c.width or found.lanes == 1:
         return ""
-    lane = f"MaskedLane<{element}>{{{c.at}, {c.inside}}}"
-    form = f"{c.count}, {c.width}, {found.lanes}, ByBounds, AnyOffset, BlockStore"
+    lane = run.lane(c.width, c.at, f"{element}{{}}")
+    form = f"{c.count}, {c.width}, {found.lanes}, ByRun, AnyOffset, BlockStore"
     return f"store_shifted<{form}>({c.name}, true, [&](int i) {{ return {lane}; }});"
 
 
@@ -250,26 +271,33 @@ def _address(block: _Block, starts: list[str], e: Emission) -> str:
     )
 
 
-def _inside(block: _Block, starts: list[str], e: Emission, *, is_store: bool) -> str:
-    """The predicate of register `i`."""
-    conditions: list[str] = []
+def _inside(block: _Block, starts: list[str], e: Emission, run: _Run, *, is_store: bool) -> str:
+    """The predicate of register `i`; its parts go to `run`."""
+    by_dim: list[list[str]] = []
     for dim, start in enumerate(starts):
         extent = e.params.shape(block.tensor, dim)
-        conditions.append(
-            f"inside({add('' if start == '0' else start, _reg(block, dim))}, {extent})"
-        )
+        at = add("" if start == "0" else start, _reg(block, dim))
+        conditions = [f"inside({at}, {extent})"]
         if block.end is not None and dim == block.end_dim:
-            at = add("" if start == "0" else start, _reg(block, dim)) or "0"
-            conditions.append(f"{at} < {e.atom(block.end)}")
+            conditions.append(f"{at or '0'} < {e.atom(block.end)}")
+        if dim == block.type_.inner_dim:
+            run.at, run.extent = at or "0", extent
         tile_dim = block.tile_dims[dim]
         if tile_dim is not None and block.layout.padded_shape[tile_dim] > block.extents[dim]:
             thread = thread_coordinate(e, block.layout, tile_dim, "in_block")
-            conditions.append(f"{add(thread, _reg(block, dim))} < {block.extents[dim]}")
+            place = add(thread, _reg(block, dim))
+            conditions.append(f"{place} < {block.extents[dim]}")
+            if dim == block.type_.inner_dim:
+                run.left = f"{block.extents[dim]} - ({place})"
+        by_dim.append(conditions)
+    first: list[str] = []
     if is_store and (replicas := replica_conditions(block.layout, e.place.num_warps)):
         name = e.names.fresh("first_copy")
         e.before(f"const bool {name} = {e.use_in(' && '.join(replicas))};")
-        conditions.insert(0, name)
-    return " && ".join(conditions)
+        first = [name]
+    outer = [c for d, found in enumerate(by_dim) if d != block.type_.inner_dim for c in found]
+    run.outer = " && ".join([*first, *outer]) or "true"
+    return " && ".join([*first, *(c for found in by_dim for c in found)])
 
 
 def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tiledsl.fuzz import device
 from tiledsl.fuzz import levels
 from tiledsl.fuzz.case import Argument
 from tiledsl.fuzz.case import Case
 from tiledsl.fuzz.case import allocate
 from tiledsl.fuzz.case import differences
 from tiledsl.fuzz.case import expected
+from tiledsl.fuzz.command import Tally
 from tiledsl.fuzz.generate import FAMILIES
 from tiledsl.fuzz.generate import generate
 from tiledsl.fuzz.levels import run_case
@@ -27,6 +31,8 @@ from tiledsl.fuzz.pool import Config
 from tiledsl.fuzz.pool import Worker
 from tiledsl.fuzz.replay import save
 from tiledsl.fuzz.shrink import shrink
+from tiledsl.fuzz.worker import LAUNCHING
+from tiledsl.jit import JitFunction
 from tiledsl.runtime.interop import from_numpy
 
 SLICE = range(40)
@@ -225,8 +231,113 @@ def test_devices_launch_twice_and_are_compared(monkeypatch: pytest.MonkeyPatch) 
         flats.append(from_numpy(flat.copy()))
         return flats[-1]
 
-    monkeypatch.setattr(levels, "to_device", copied)
+    monkeypatch.setattr(device, "to_device", copied)
     out = run_case(matmul(), Levels(simulation=False, device=True))
     assert out.findings == []
     assert out.compared == {"interpreter": 1, "device": 1}
     assert len(flats) == 6
+
+
+class StandIn:
+    """A compiled program of CTAs that walk over tiles, whose launches the interpreter runs."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.certificate = ""
+        self.module = SimpleNamespace(grid=SimpleNamespace(mode="persistent"))
+        self.launcher = self
+        self.loaded = SimpleNamespace(resident_clusters=132)
+        self.residents: list[int] = []
+
+    def load(self, device_index: int) -> SimpleNamespace:
+        assert device_index == 0
+        return self.loaded
+
+    def launch(self, args: dict, grid: tuple[int, ...], device_index: int, stream: int) -> None:
+        assert (grid, device_index, stream) == (self.case.grid3, 0, 0)
+        self.residents.append(self.loaded.resident_clusters)
+        self.case.kernel[grid](**args, **self.case.constants)
+
+
+def test_ctas_that_walk_over_tiles_are_few_in_the_second_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = matmul(sizes={"M": 200, "N": 70, "K": 64}, seed=6)
+    program = StandIn(case)
+    stages: list[str] = []
+    monkeypatch.setattr(device, "to_device", lambda flat: from_numpy(flat.copy()))
+    monkeypatch.setattr(device, "device_index", lambda _: 0)
+    monkeypatch.setattr(JitFunction, "prepare", lambda *_: program)
+    wanted = Levels(simulation=False, device=True)
+    out = run_case(case, wanted, lambda: stages.append("launching"))
+    assert out.findings == []
+    assert program.residents == [1 + 6 % device.FEW]
+    assert program.loaded.resident_clusters == 132
+    assert out.walked
+    assert out.stayed
+    assert stages == ["launching"]
+
+
+def test_a_compile_that_takes_long_is_a_finding_of_its_own() -> None:
+    runner = levels.Runner(matmul(), LEVELS)
+    runner.took(levels.COMPILE_SECONDS)
+    assert runner.out.findings == []
+    runner.took(levels.COMPILE_SECONDS + 11)
+    assert runner.out.findings == [Finding("compile", "took 31 s of processor time")]
+    tally = Tally()
+    tally.add(3, runner.out)
+    assert "0 mismatches, 1 slow compiles, 0 crashes" in tally.closing(0, 1.0)
+
+
+class Silent:
+    """A worker process that says no more than it has said."""
+
+    def __init__(self) -> None:
+        self.stdin = io.StringIO()
+        self.stdout = None
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self, seconds: float) -> int:
+        assert seconds > 0
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "seconds"),
+    [([], "hang: process", 1), ([LAUNCHING], "hang: device", 2)],
+    ids=["compiling", "launching"],
+)
+def test_compiling_is_not_timed_as_a_launch(said: list[str], kind: str, seconds: int) -> None:
+    worker = Worker(Config(0, "", LEVELS, 1.0, launch_timeout=2.0))
+    worker.process = Silent()
+    for line in said:
+        worker._put(worker.lines, line)
+    made = worker.ask("7")
+    assert made is not None
+    assert made.findings == [Finding(kind, f"no end after {seconds} s")]
+
+
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler"
+)
+def test_rows_stay_for_the_next_one() -> None:
+    drawn = [generate(0, n, "long_rows") for n in range(8)]
+    made = [run_case(case, replace(LEVELS, plans=1)) for case in drawn]
+    assert sum(m.stayed for m in made) >= 3
+    assert not any(m.findings for m in made)
+    case = next(c for c, m in zip(drawn, made, strict=True) if m.stayed and c.grid3[0] > 4)
+    emulated = run_case(case, replace(LEVELS, plans=1, emulation=1.0))
+    assert emulated.findings == []
+    assert emulated.compared["emulation"] == 2
+
+
+def test_lists_are_taken_apart_where_memory_is_compared() -> None:
+    case = generate(1, 1, "lists")
+    names = [a.name for a in case.arguments]
+    assert "c_0" in names
+    assert set(case.joined(dict.fromkeys(names, 0))) == {"a", "b", "c"}
+    out = run_case(case, LEVELS)
+    assert out.findings == []
+    assert out.compared["interpreter"] == 1

@@ -33,7 +33,8 @@ class Argument:
     """A tensor argument.
 
     shape: extents, as expressions of the sizes.  layout: see `placed`.  role: "in" or "out".
-    pointer: passed as a pointer to its first element.  scale: of its random values.
+    pointer: passed as a pointer to its first element.  scale: of its random values.  group: the
+    list that it is the next element of, instead of an argument of its own; then it is named list_0.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Argument:
     role: str = "in"
     pointer: bool = False
     scale: float = 1.0
+    group: str = ""
 
     @property
     def element(self) -> DType:
@@ -80,6 +82,16 @@ class Case:
 
     def extents(self, a: Argument) -> tuple[int, ...]:
         return tuple(self.number(s) for s in a.shape)
+
+    def joined(self, by_name: Mapping[str, Any]) -> dict[str, Any]:
+        """What the kernel takes for what there is of each tensor: lists where there are some."""
+        out: dict[str, Any] = {}
+        for a in self.arguments:
+            if a.group:
+                out.setdefault(a.group, []).append(by_name[a.name])
+            else:
+                out[a.name] = by_name[a.name]
+        return out
 
     @cached_property
     def kernel(self) -> JitFunction:
@@ -193,7 +205,7 @@ def expected(case: Case) -> dict[str, Memory]:
             given[a.name] = Pointer(memory[a.name], np.asarray(b.offset))
         else:
             given[a.name] = Tensor(memory[a.name], case.extents(a), b.strides, b.offset)
-    given |= {**scalar_values(case, buffers), **case.constants}
+    given = case.joined(given) | {**scalar_values(case, buffers), **case.constants}
     evaluate(case.source, given, case.grid3)
     return memory
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from tiledsl.fuzz.case import Case
+from tiledsl.fuzz.device import to_device
 from tiledsl.fuzz.generate import FAMILIES
 from tiledsl.fuzz.generate import generate
-from tiledsl.fuzz.levels import to_device
 from tiledsl.fuzz.outcome import Finding
 from tiledsl.fuzz.outcome import Levels
 from tiledsl.fuzz.outcome import Outcome
@@ -35,6 +35,8 @@ REPEATED = 3
 SHRUNK = 8
 """Different findings that are made smaller."""
 NO_END = 1e9
+CASE_SECONDS = 600.0
+"""What a case may take besides its launches on a device."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +78,8 @@ class Tally:
     vague: int = 0
     spilled: int = 0
     serialised: int = 0
+    stayed: int = 0
+    walked: int = 0
     seen: Counter[str] = field(default_factory=Counter[str])
     findings: list[tuple[int, Finding]] = field(default_factory=list[tuple[int, Finding]])
 
@@ -98,6 +102,8 @@ class Tally:
         self.vague += made.vague
         self.spilled += made.spilled
         self.serialised += made.serialised
+        self.stayed += made.stayed
+        self.walked += made.walked
         for finding in made.findings:
             self.findings.append((number, finding))
             key = signature(finding.kind, finding.text)
@@ -122,14 +128,17 @@ class Tally:
     def closing(self, seed: int, seconds: float) -> str:
         """The closing line."""
         counts = ", ".join(f"{n} {self.compared[n]}" for n in LEVELS if self.compared[n])
-        wrong = sum(not f.kind.startswith("crash") for _, f in self.findings)
+        kinds = Counter(f.kind.partition(":")[0] for _, f in self.findings)
+        slow, crashes = kinds["compile"], kinds["crash"]
+        wrong = kinds.total() - slow - crashes
         return (
             f"fuzz seed {seed}: {self.kernels} kernels in {seconds:.0f} s, {self.specialised} "
-            f"specialised, {self.refused.total()} refused, {self.declined.total()} with options "
-            f"declined, {self.unproved.total()} plans not proved; compared: {counts or 'nothing'} "
+            f"specialised, {self.stayed} stayed, {self.refused.total()} refused, "
+            f"{self.declined.total()} with options declined, {self.unproved.total()} plans not "
+            f"proved; compared: {counts or 'nothing'} "
             f"({self.same_bits} simulations gave the interpreter's bits, {self.spilled} spilled, "
-            f"{self.serialised} serialised, {self.vague} without a useful bound); "
-            f"{wrong} mismatches, {len(self.findings) - wrong} crashes"
+            f"{self.serialised} serialised, {self.vague} without a useful bound, {self.walked} "
+            f"walked over tiles); {wrong} mismatches, {slow} slow compiles, {crashes} crashes"
         )
 
 
@@ -155,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
         nvrtc=options.nvrtc,
         device=options.gpu,
     )
-    config = Config(options.seed, options.only, levels, 45.0 if options.gpu else 300.0)
+    config = Config(options.seed, options.only, levels, CASE_SECONDS)
     workers = options.workers or max(1, (os.cpu_count() or 1) - 2)
     deadline = begin + (options.budget or NO_END)
     tally = Tally()

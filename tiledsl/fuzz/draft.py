@@ -150,7 +150,10 @@ class Draft:
 
     def finish(self, name: str, seed: int) -> Case:
         """The case."""
-        params = [f"{a.name}" if a.pointer else f"{a.name}: tl.Tensor" for a in self.arguments]
+        params = [f"{a.name}" if a.pointer else f"{a.name}: tl.Tensor" for a in self.arguments
+                  if not a.group]  # fmt: skip
+        groups = dict.fromkeys(a.group for a in self.arguments if a.group)
+        params += [f"{g}: tl.TensorList" for g in groups]
         params += list(self.scalars)
         params += [f"{c}: tl.constexpr" for c in self.constants]
         source = f"def kernel({', '.join(params)}):\n" + "\n".join(self.lines) + "\n"

@@ -26,6 +26,7 @@ class Flow:
         self.causal = d.chance(0.35)
         self.heads = d.chance(0.5)
         self.masked = d.chance(0.75)
+        self.window = d.chance(0.15)
 
     def draw(self) -> None:
         d = self.d
@@ -39,6 +40,8 @@ class Flow:
         d.size("N", d.constants["BN"], 4)
         d.sizes["H"] = d.rng.randint(1, 3)
         d.grid = ["cdiv(M, BM)", "H"] if self.heads else ["cdiv(M, BM)"]
+        if self.window:
+            d.scalars["W"] = d.pick([8, 50, 64, 100, 128, 300])
         d.scalars["scale"] = d.pick([0.125, 0.0883, 0.25])
         head = ("H",) if self.heads else ()
         at = "h, " if head else ""
@@ -68,6 +71,9 @@ class Flow:
         if self.causal:
             d.line(f"end = {d.pick(['min', 'tl.minimum'])}({end}, m + BM)")
             end = "end"
+        if self.window:
+            self.loop("tl.maximum(0, m - W + 1) // BN * BN", end, masked=True)
+            return
         if d.chance(0.2):
             middle = "m // BN * BN" if self.causal else "(k.shape[0] // 2) // BN * BN"
             d.line(f"middle = tl.minimum({end}, {middle})")
@@ -121,7 +127,9 @@ class Flow:
             d.line(f"seen = (n + lanes < {extent})[None, :]")
             if self.causal:
                 d.line("seen = seen & (rows[:, None] >= (n + lanes)[None, :])")
-            if d.chance(0.1):
+            if self.window:
+                d.line("seen = seen & (rows[:, None] - W < (n + lanes)[None, :])")
+            elif d.chance(0.1):
                 d.line("seen = seen & (rows[:, None] - 50 < (n + lanes)[None, :])")
             d.line(f"s = tl.where(seen, s, {low})")
 

@@ -37,7 +37,8 @@ def dot(a: Tile, b: Tile, acc: Tile | None = None, **options: Any) -> Tile:
 def where(condition: Any, x: Any, y: Any) -> Tile:
     """A choice; where the condition is unsure, either operand."""
     c = flags(condition)
-    a = tile(x, y.dtype if isinstance(y, Tile) else float32)
+    plain = int32 if isinstance(x, int) and isinstance(y, int) else float32
+    a = tile(x, y.dtype if isinstance(y, Tile) else plain)
     b = tile(y, a.dtype)
     with np.errstate(all="ignore"):
         value = np.where(c.value, a.value, b.value)

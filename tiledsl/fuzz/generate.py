@@ -9,6 +9,9 @@ from tiledsl.fuzz.case import Case
 from tiledsl.fuzz.draft import Draft
 from tiledsl.fuzz.flows import draw_chain
 from tiledsl.fuzz.flows import draw_flow
+from tiledsl.fuzz.groups import draw_lists
+from tiledsl.fuzz.groups import draw_scaled
+from tiledsl.fuzz.long_rows import draw_long_rows
 from tiledsl.fuzz.products import draw_pointers
 from tiledsl.fuzz.products import draw_products
 from tiledsl.fuzz.rows import draw_rows
@@ -18,7 +21,10 @@ FAMILIES: dict[str, tuple[int, Callable[[Draft], None]]] = {
     "pointers": (4, draw_pointers),
     "flow": (4, draw_flow),
     "chain": (1, draw_chain),
+    "scaled": (1, draw_scaled),
+    "lists": (1, draw_lists),
     "rows": (2, draw_rows),
+    "long_rows": (2, draw_long_rows),
 }
 """Kinds of kernels with their weight."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from tiledsl.fuzz.case import allocate
 from tiledsl.fuzz.case import differences
 from tiledsl.fuzz.case import expected
 from tiledsl.fuzz.case import scalar_values
+from tiledsl.fuzz.device import Launches
+from tiledsl.fuzz.outcome import COMPILE_SECONDS
 from tiledsl.fuzz.outcome import SECONDS
 from tiledsl.fuzz.outcome import Finding
 from tiledsl.fuzz.outcome import Levels
@@ -34,10 +37,10 @@ from tiledsl.fuzz.reference import Memory
 from tiledsl.fuzz.reference import unknown
 from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.interop import from_numpy
-from tiledsl.runtime.interop import numpy_view
 from tiledsl.simulator import view_array
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.simulate import simulate
+from tiledsl.ws.single_role import SinglePlan
 
 TRIED = "tried by the fuzzer"
 
@@ -45,8 +48,11 @@ TRIED = "tried by the fuzzer"
 class Runner:
     """One case on its way through the levels."""
 
-    def __init__(self, case: Case, levels: Levels) -> None:
+    def __init__(
+        self, case: Case, levels: Levels, launching: Callable[[], None] = lambda: None
+    ) -> None:
         self.case = case
+        self.launching = launching
         self.levels = levels
         self.out = Outcome(case.name, case.family)
         self.want: dict[str, Memory] = {}
@@ -68,11 +74,12 @@ class Runner:
 
     def guarded(self, level: str, action: Callable[[], None]) -> bool:
         """Runs a level; what it raises is a refusal or a finding. Whether the next one can run."""
+        seconds = COMPILE_SECONDS * 20 if level == "device" else SECONDS
         try:
-            with limited(SECONDS), np.errstate(all="ignore"):
+            with limited(seconds), np.errstate(all="ignore"):
                 action()
         except TooLong:
-            self.found(f"hang: {level}", f"no end after {SECONDS:.0f} s")
+            self.found(f"hang: {level}", f"no end after {seconds:.0f} s")
             return False
         except InternalError as error:
             self.found(f"crash: {level}", str(error))
@@ -118,7 +125,7 @@ class Runner:
 
     def given(self, buffers: Mapping[str, Buffer]) -> dict[str, Any]:
         """Arguments of a launch on the CPU."""
-        tensors = {n: from_numpy(b.view) for n, b in buffers.items()}
+        tensors = self.case.joined({n: from_numpy(b.view) for n, b in buffers.items()})
         return {**tensors, **scalar_values(self.case, buffers), **self.case.constants}
 
     def compare(self, level: str, buffers: Mapping[str, Buffer], note: str = "") -> None:
@@ -164,6 +171,7 @@ class Runner:
     def one_plan(self, made: Kernel, number: int) -> None:
         """Simulates a plan; one that the checker refused may fail, but has to be reported."""
         if made.certificate is None or made.machine is None:
+            self.out.stayed |= isinstance(made.plan, SinglePlan) and made.plan.stays
             self.out.reasons += [d.reason for d in made.declined[:1]]
             return
         self.out.specialised += number == 0
@@ -214,7 +222,8 @@ class Runner:
             buffers = allocate(self.case)
             arrays = {n: b.view for n, b in buffers.items()} | scalar_values(self.case, buffers)
             try:
-                run(made.module, arrays, self.case.grid3, seed=seed, seconds=60.0)
+                sms = 1 if seed else 4
+                run(made.module, arrays, self.case.grid3, seed=seed, num_sms=sms, seconds=60.0)
             except NotEmulated as error:
                 self.out.reasons.append(f"not emulated: {error.message}")
                 return
@@ -226,49 +235,30 @@ class Runner:
     def nvrtc(self, made: Kernel, call: Call) -> None:
         from tiledsl.runtime.nvrtc import compile_module
 
+        begin = time.process_time()
         try:
             facts = compile_module(made.module, options=call.nvrtc_options)
         except TileError as error:
             self.found("crash: nvrtc", f"{error.message}; plan {made.plan.describe()}")
             return
+        self.took(time.process_time() - begin)
         self.out.count("nvrtc")
         self.out.spilled += facts.spill_bytes > 0
         self.out.serialised += bool(facts.serialized)
 
+    def took(self, seconds: float) -> None:
+        """A compile that takes long is a finding."""
+        if seconds > COMPILE_SECONDS:
+            self.found("compile", f"took {seconds:.0f} s of processor time")
+
     def device(self) -> None:
         """Launches twice: the results must be right, and the same bits."""
-        results: list[dict[str, np.ndarray]] = []
-        options = dict(self.case.options)
-        for _ in range(2):
-            buffers = allocate(self.case)
-            flats: dict[str, Any] = {n: to_device(b.flat) for n, b in buffers.items()}
-            tensors = {
-                n: flats[n].as_strided(b.view.shape, b.strides, b.offset)
-                for n, b in buffers.items()
-            }
-            numbers = scalar_values(self.case, buffers)
-            launch = self.case.kernel[self.case.grid3]
-            try:
-                launch(**tensors, **numbers, **self.case.constants, **options)
-            except InternalError:
-                raise
-            except TileError as error:
-                if not options:
-                    raise
-                self.out.declined, options = error.message, {}
-                launch(**tensors, **numbers, **self.case.constants)
-            results.append({n: numpy_view(t.cpu()) for n, t in flats.items()})
+        results = Launches(self.case, self.out, self.launching, self.took).run()
         held = {n: replace(b, flat=results[0][n]) for n, b in allocate(self.case).items()}
         self.compare("device", held)
         for n, first in results[0].items():
             if not np.array_equal(first.view(np.uint8), results[1][n].view(np.uint8)):
                 self.found("unstable: device", f"{n}: two launches gave different bits")
-
-
-def to_device(flat: np.ndarray) -> Any:
-    """A copy as a tensor on the current device."""
-    made: Any = from_numpy(flat)
-    return made.cuda()
 
 
 @dataclass(frozen=True)
@@ -279,6 +269,6 @@ class Storage:
     offset: int
 
 
-def run_case(case: Case, levels: Levels) -> Outcome:
-    """A case through all levels."""
-    return Runner(case, levels).run()
+def run_case(case: Case, levels: Levels, launching: Callable[[], None] = lambda: None) -> Outcome:
+    """A case through all levels. launching: called when it is compiled for the device."""
+    return Runner(case, levels, launching).run()

@@ -11,6 +11,8 @@ from types import FrameType
 
 SECONDS = 120.0
 """What one level of one case may take on the CPU."""
+COMPILE_SECONDS = 20.0
+"""Processor time that the compiler may take for a case, all plans that it tries together."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong. kind: differs, fault, crash or hang, and the level."""
+    """What is wrong. kind: differs, fault, crash, hang or compile, and the level."""
 
     kind: str
     text: str
@@ -42,7 +44,8 @@ class Outcome:
 
     compared: how often results were compared at each level.  refused: by the language;
     declined: launch options that cannot be honoured.  unproved: plans that the checker refused.
-    same_bits: simulations that gave the interpreter's bits.
+    same_bits: simulations that gave the interpreter's bits.  stayed: whether CTAs of a single role
+    stay for the next program.  walked: whether CTAs on the device had several tiles each.
     """
 
     name: str
@@ -57,6 +60,8 @@ class Outcome:
     vague: bool = False
     spilled: int = 0
     serialised: int = 0
+    stayed: bool = False
+    walked: bool = False
     findings: list[Finding] = field(default_factory=list[Finding])
 
     def count(self, level: str) -> None:

@@ -32,12 +32,13 @@ MAX_STARTS = 3
 
 @dataclass(frozen=True)
 class Config:
-    """What workers do. timeout: seconds of one case."""
+    """What workers do. timeout: seconds of one case, those of its launches on a device apart."""
 
     seed: int
     only: str
     levels: Levels
     timeout: float
+    launch_timeout: float = 45.0
 
 
 class Worker:
@@ -96,18 +97,20 @@ class Worker:
             return None
         assert self.process is not None
         assert self.process.stdin is not None
-        begin = time.monotonic()
+        begin, kind, seconds = time.monotonic(), "hang: process", self.config.timeout
         try:
             self.process.stdin.write(json.dumps(case) + "\n")
             self.process.stdin.flush()
-            answer = self._next(self.config.timeout)
+            answer = self._next(seconds)
+            if answer is not None and "launching" in answer:
+                begin, kind, seconds = time.monotonic(), "hang: device", self.config.launch_timeout
+                answer = self._next(seconds)
         except OSError:
             answer = None
         if answer is None:
-            late = time.monotonic() - begin >= self.config.timeout * 0.99
+            late = time.monotonic() - begin >= seconds * 0.99
             status = self.stop()
-            kind = "hang: device" if late and self.config.levels.device else "hang: process"
-            text = f"no end after {self.config.timeout:.0f} s"
+            text = f"no end after {seconds:.0f} s"
             if not late:
                 kind, text = "crash: process", f"the process ended with status {status}"
             return Outcome(case, findings=[Finding(kind, text)])

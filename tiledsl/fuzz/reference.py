@@ -112,6 +112,7 @@ class Language:
     """The module `tl` as one program sees it."""
 
     Tensor = Tensor
+    TensorList = list
     constexpr = int
     load = staticmethod(_load)
     store = staticmethod(_store)

@@ -109,7 +109,7 @@ def _tidied(case: Case, tree: ast.Module) -> Case:
     constants = {k: v for k, v in case.constants.items() if k in names}
     grid = tuple(_without(g, case, constants) for g in case.grid)
     scalars = {k: v for k, v in case.scalars.items() if k in names}
-    arguments = tuple(a for a in case.arguments if a.name in names)
+    arguments = tuple(a for a in case.arguments if (a.group or a.name) in names)
     return replace(
         case, source=ast.unparse(tree) + "\n", arguments=arguments, scalars=scalars,
         constants=constants, grid=grid,

@@ -16,14 +16,16 @@ import numpy as np
 
 from tiledsl.fuzz.case import Argument
 from tiledsl.fuzz.case import Case
+from tiledsl.fuzz.device import to_device
 from tiledsl.fuzz.generate import generate
 from tiledsl.fuzz.levels import run_case
-from tiledsl.fuzz.levels import to_device
 from tiledsl.fuzz.outcome import Finding
 from tiledsl.fuzz.outcome import Levels
 from tiledsl.fuzz.outcome import Outcome
 
 MARK = "@fuzz "
+LAUNCHING = '{"launching": true}'
+"""Says that a case is compiled, and is launched from now on."""
 RECURSION = 20_000
 
 
@@ -65,7 +67,7 @@ def main() -> None:
             case = generate(config["seed"], int(asked), config["only"])
         else:
             case = case_of(asked)
-        made = run_case(case, levels)
+        made = run_case(case, levels, lambda: print(MARK + LAUNCHING, file=out, flush=True))
         dead = levels.device and bool(made.findings) and context_is_dead()
         print(MARK + json.dumps({"outcome": asdict(made), "dead": dead}), file=out, flush=True)
         if dead:

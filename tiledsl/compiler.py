@@ -81,6 +81,7 @@ from tiledsl.ws.flow_consumer import make_flow_channels
 from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
+from tiledsl.ws.handed import handed_numbers
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides
@@ -355,10 +356,11 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     channel = epilogue_channel(graph, builder, plan, channels, stores)
-    build_producer(graph, builder, plan, channels, mapping)
+    handed = handed_numbers(graph, builder, analysis, plan, notes)
+    build_producer(graph, builder, plan, channels, mapping, handed=handed)
     if channel is not None:
         build_loader(graph, builder, plan, channels, channel, mapping)
-    build_consumer(graph, builder, plan, channels, mapping, stores, channel)
+    build_consumer(graph, builder, plan, channels, mapping, stores, channel, handed)
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
     made.stored = stored_arguments(graph)

@@ -94,12 +94,19 @@ def test_block_scales(name: str, N: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"BN": 128, "split_k": 1}, {"BN": 64, "warp_specialize": False}], ids=str
+    "options",
+    [
+        {"BN": 128, "split_k": 1},
+        {"BN": 128, "num_consumers": 2},
+        {"BN": 64, "num_consumers": 2},
+        {"BN": 64, "warp_specialize": False},
+    ],
+    ids=["one consumer", "two", "more tiles than SMs", "single role"],
 )
-@pytest.mark.parametrize("sizes", [(130, 0, 1, 70), (0, 5)], ids=str)
+@pytest.mark.parametrize("sizes", [(130, 0, 1, 70, 64, 65), (0, 5)], ids=str)
 def test_groups(sizes: tuple[int, ...], options: dict[str, object]) -> None:
     """Rows of c behind the last group keep what they hold."""
-    G, N, K = len(sizes), 120, 72
+    G, N, K = len(sizes), 1472 if options["BN"] == 64 else 120, 72
     offsets = np.cumsum([0, *sizes]).astype(np.int32)
     starts = np.cumsum([0, *(-(-s // 128) for s in sizes)]).astype(np.int32)
     T = int(offsets[-1]) + 3

@@ -105,7 +105,15 @@ def test_block_scales(shape):
 
 @pytest.mark.parametrize(
     "sizes",
-    [[1024] * 8, [4000, 0, 1, 8500, 129, 3500], [0, 0, 5], [1], [127] * 64, [0, 128, 0]],
+    [
+        [1024] * 8,
+        [4000, 0, 1, 8500, 129, 3500],
+        [0, 0, 5],
+        [1],
+        [127] * 64,
+        [65 + i for i in range(64)],
+        [0, 128, 0],
+    ],
     ids=lambda s: f"{len(s)} of {sum(s)}",
 )
 def test_groups(sizes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from examples import grouped_list
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
 from examples.fp8_attention import fp8_attention_kernel
@@ -63,7 +64,19 @@ def test_groups():
     plan = check(kernel)
     assert plan.num_consumers == 2
     assert "tma_store_rows" in kernel.module.source
-    assert "uniform(load_one" in kernel.module.source.partition("consumer")[2]
+    consumer = kernel.module.source.partition("consumer")[2]
+    assert "load_one" not in consumer
+
+
+def test_a_list_of_64():
+    """Searched for by the consumers, the problems of a list take registers that sums need."""
+    shapes = [(1024 + 64 * i, 4096, 2048) for i in range(64)]
+    a, b = grouped_list.tensors(shapes, "meta")
+    c = [torch.empty(m, n, device="meta", dtype=BF16) for m, n, _ in shapes]
+    kernel = grouped_list.grouped_list.compile(a, b, c, grid=grouped_list.grid_of(shapes))
+    assert check(kernel).deferred
+    assert kernel.constants["BN"] == 256
+    assert not kernel.notes
 
 
 def test_a_norm_is_made_beside_the_product():

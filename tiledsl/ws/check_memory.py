@@ -111,7 +111,7 @@ class MemoryRules(BarrierRules):
     def do_write_scalars(self, t: Thread, op: smem.WriteScalars) -> None:
         slot: Slot = t.env[op.smem]
         self.write(t, slot, op)
-        slot.state.data = tuple(t.env.get(v) for v in op.values)
+        slot.state.data, slot.state.tile = tuple(t.env.get(v) for v in op.values), t.tile
 
     def do_read_scalars(self, t: Thread, op: smem.ReadScalars) -> None:
         slot: Slot = t.env[op.smem]
@@ -119,8 +119,7 @@ class MemoryRules(BarrierRules):
         slot.state.reads.append(Read(t.index, t.time))
         data = slot.state.data or (None,) * op.count
         t.env.update(zip(op.results, data, strict=True))
-        if op.count > 1:
-            t.tile = data[0] or 0  # what is loaded now depends on the tile
+        t.tile = slot.state.tile  # that of the writer: what is loaded now depends on it
 
     def do_load(self, t: Thread, op: tma.Load) -> None:
         _, use = self.place(t, op)

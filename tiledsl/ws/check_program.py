@@ -280,7 +280,8 @@ def cut_down(
         graph, roles, code, flight, needed, named, symbols, has_uneven_tiles(ops), unknown
     )
     made.constants = constants
-    made.reads = [s.op for steps in code.values() for s in steps if s.op.effect is Effect.READ]
+    ops = [s.op for steps in code.values() for s in steps]
+    made.reads = [o for o in ops if o.effect is Effect.READ and not isinstance(o, ReadScalars)]
     for r in roles:
         made.cursors[r] = [o.result for o in _control_walk(r.body) if isinstance(o, CursorCreate)]
     return made

@@ -100,12 +100,15 @@ class Writer:
 class SlotState:
     """One slot of a buffer of one CTA. data: its contents, where they are simulated.
 
+    tile: at which the thread was that wrote scalars.
     parts: who has written a part of the present tenant, where warpgroups share the writing; then
     `before` holds the parts and the reads of the tenant before. cleared: who has written zeros over
     a copy.
     """
 
-    __slots__ = ("before", "buffer", "cleared", "data", "number", "parts", "reads", "writer")
+    __slots__ = (
+        "before", "buffer", "cleared", "data", "number", "parts", "reads", "tile", "writer",
+    )  # fmt: skip
 
     def __init__(self, buffer: Value, number: int) -> None:
         self.buffer = buffer
@@ -116,6 +119,7 @@ class SlotState:
         self.cleared: dict[int, Writer] = {}
         self.before: tuple[list[Writer], list[Read]] = ([], [])
         self.data: Any = None
+        self.tile = 0
 
     @property
     def name(self) -> str:

@@ -24,7 +24,6 @@ from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
-from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import element_dtype
 from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Store
@@ -34,7 +33,6 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.smem import View
-from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.ops.tile import tile_type
@@ -42,8 +40,10 @@ from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import always_runs
 from tiledsl.ws.epilogue_channel import EpilogueChannel
+from tiledsl.ws.handed import Handed
+from tiledsl.ws.handed import take_numbers
+from tiledsl.ws.no_trips import zero_if_empty
 from tiledsl.ws.partial_loop import PartialLoop
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
@@ -77,6 +77,8 @@ class ConsumerBuilder(TurnTaking):
         self.in_range: Value | None = None
         self.pending: tuple[Value, ...] = ()
         self.stage_ahead = False
+        self.handed: Handed | None = None
+        self.taken: dict[Value, Value] = {}
 
     # ------------------------------------------------------------------ program level
     def build(self, graph: TileGraph) -> None:
@@ -91,7 +93,7 @@ class ConsumerBuilder(TurnTaking):
         if not self.plan.deferred:
             loop, body = self.tile_loop()
             with self.b.at(body):
-                self.guard_range()
+                self.begin_tile()
                 self.clone_into(ops)
             self.end_tiles(loop, body)
             return
@@ -106,7 +108,7 @@ class ConsumerBuilder(TurnTaking):
         loop, body = self.tile_loop((undef, *zeros, nothing))
         assert loop is not None
         with self.b.at(body):
-            self.guard_range()
+            self.begin_tile()
             self.pending = tuple(body.args[1:])
             self.deferred_store = store
             self.clone_into([o for o in ops if o is not store])
@@ -155,6 +157,12 @@ class ConsumerBuilder(TurnTaking):
                 self.b.add(Yield(()))
             with self.b.at(branch.orelse):
                 self.b.add(Yield(()))
+
+    def begin_tile(self) -> None:
+        """What has to be known of a tile before anything of it."""
+        self.guard_range()
+        if self.handed is not None:
+            self.taken = take_numbers(self.b, self.handed)
 
     def guard_range(self) -> None:
         """With multicast, the last CTA of a cluster may be outside the grid and must not store."""
@@ -214,6 +222,7 @@ class ConsumerBuilder(TurnTaking):
             self.b.add(clone_op(op, self.map, streamed=True))
         else:
             super().clone(op)
+            self.map.update((r, self.taken[r]) for r in op.results if r in self.taken)
 
     keeps: Mapping[int, Value] = {}
     """Per dot that starts from zero, whether it adds to its accumulator in this iteration."""
@@ -286,6 +295,8 @@ class ConsumerBuilder(TurnTaking):
             self.dot_loop_deferred(channel)
         else:
             self.dot_loop(channel)
+        if self.handed is not None and op is self.handed.loop:
+            self.b.add(aref.Consumed(self.handed.aref))
 
     # ------------------------------------------------------------------ the dot loop
     def dot_loop_of(self, channel: Channel) -> DotLoop:
@@ -332,7 +343,7 @@ class ConsumerBuilder(TurnTaking):
                     self.b.add(mma.Fence())
                     fenced = True
                 self.clone(op)
-        self.b.add(mma.Commit(loc=self.dot_loop_of(channel).dots[-1].loc))
+        self.b.add(mma.Commit(loc=found.dots[-1].loc))
         self.add_rows(found)
         end = loop.body.terminator
         assert isinstance(end, Yield)
@@ -509,49 +520,11 @@ class ConsumerBuilder(TurnTaking):
             b.add(aref.Skip(channel.aref, count))
         if any(self.dot_loop_of(channel).zero_init):
             assert trips is not None
-            values = self.zero_if_empty(channel, values, trips)
+            found = self.dot_loop_of(channel)
+            values = zero_if_empty(b, found, values, trips, in_place=plan.split_k > 1)
         if plan.split_k > 1:
             values = self.reduce_over_cluster(channel, values)
         self.map.update(zip(loop.results, values, strict=True))
-
-    def zero_if_empty(self, channel: Channel, values: list[Value], trips: Value) -> list[Value]:
-        """Accumulators that no iteration wrote are zero.
-
-        A select on reading them, not a branch that clears them: with a write to the accumulators
-        beside the wgmmas' ptxas injects waits (C7517, C7519). Partial sums of a split loop are
-        cleared in place all the same: they are sent from where they are.
-        """
-        b = self.b
-        loop = self.dot_loop_of(channel)
-        if self.plan.split_k == 1 and always_runs(loop.loop):
-            return values
-        empty = b.value(Compare("eq", trips, self.const(0)), "empty")
-        out = list(values)
-        for i, zero in zip(self.acc_indices(channel), loop.zero_init, strict=True):
-            type_ = values[i].type
-            if not zero or not isinstance(type_, TileType):
-                continue
-            if self.plan.split_k > 1:
-                out[i] = self.cleared(values[i], empty)
-                continue
-            nothing = b.value(Splat(b.value(Constant(0, type_.dtype)), type_.shape))
-            where = b.value(Splat(empty, type_.shape))
-            out[i] = b.value(Select(where, nothing, values[i]), values[i].name)
-        return out
-
-    def cleared(self, value: Value, empty: Value) -> Value:
-        """A tile, or zeros in its place, by a branch."""
-        b = self.b
-        assert isinstance(value.type, TileType)
-        branch = If(empty, result_types=(value.type,))
-        b.add(branch)
-        branch.results[0].name = value.name
-        with b.at(branch.then):
-            nothing = b.value(Constant(0, value.type.dtype))
-            b.add(Yield((b.value(Splat(nothing, value.type.shape)),)))
-        with b.at(branch.orelse):
-            b.add(Yield((value,)))
-        return branch.results[0]
 
     def reduce_over_cluster(self, channel: Channel, values: list[Value]) -> list[Value]:
         b = self.b
@@ -573,6 +546,7 @@ def build_consumer(
     mapping: dict[Value, Value],
     stores: dict[int, StoreGeometry],
     epilogue: EpilogueChannel | None = None,
+    handed: Handed | None = None,
 ) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
@@ -587,5 +561,6 @@ def build_consumer(
     with builder.at(role.body):
         maker = ConsumerBuilder(builder, plan, channels, mapping, stores)
         maker.epilogue = epilogue
+        maker.handed = handed
         maker.build(graph)
     return role

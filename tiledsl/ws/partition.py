@@ -54,6 +54,8 @@ from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.handed import Handed
+from tiledsl.ws.handed import put_numbers
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import is_vector
 from tiledsl.ws.slot_vectors import most_in_front
@@ -377,8 +379,11 @@ class ProducerBuilder(RoleBuilder):
         self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loads}
         self.last = {last_load(c).id for c in channels.values()}
         self.bounds: dict[int, tuple[Value, Value]] = {}
+        self.handed: Handed | None = None
 
     def clone(self, op: Op) -> None:
+        if self.handed is not None and op is self.handed.loop:
+            put_numbers(self.b, self.handed, [self.get(v) for v in self.handed.values])
         channel = self.loads.get(op.id)
         if channel is not None:
             if op.id in self.last:
@@ -520,6 +525,7 @@ def build_producer(
     channels: dict[int, Channel],
     mapping: dict[Value, Value],
     tiles: Value | None = None,
+    handed: Handed | None = None,
 ) -> Role:
     """The load role, appended at the builder's insertion point."""
     role = Role(
@@ -535,6 +541,7 @@ def build_producer(
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
+        maker.handed = handed
         loop, body = maker.tile_loop()
         with builder.at(body):
             maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])

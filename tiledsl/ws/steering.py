@@ -26,8 +26,10 @@ def mark_steering(graph: TileGraph, role: Role) -> None:
     steering = needed_scalars(conditions(role))
     for read in reads:
         uniform = tuple(i for i, v in enumerate(read.results) if v in steering)
+        names = tuple(v.name for v in read.results)
+        # One at least: what is equal in the warp has arrived in all lanes.
         new = ReadScalars(
-            read.smem, count=read.count, uniform=uniform, names=tuple(v.name for v in read.results)
+            read.smem, count=read.count, uniform=uniform or (0,), signed=read.signed, names=names
         )
         new.loc = read.loc
         graph.replace_op(read, new)

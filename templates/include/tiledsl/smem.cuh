@@ -3,6 +3,7 @@
 // the vector forms take T of 4 bytes. All accesses are weak (no order) unless stated.
 #pragma once
 #include "tiledsl/math.cuh"
+#include "tiledsl/reduce.cuh"
 #include "tiledsl/regs.cuh"
 #include "tiledsl/types.cuh"
 
@@ -123,13 +124,20 @@ TDSL_FN void st_floats(u32 addr, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// Four i32 of a slot, not negative, the same in every thread: one load, so that whoever has one of them has them
-// all. The compiler is told that those of the mask UNIFORM are equal in the warp; a mere shuffle that only a shift
-// follows does not tell ptxas (13.5). Warp, converged.
+// Four i32 of a slot, the same in every thread: one load, so that whoever has one of them has them all. The compiler
+// is told that those of the mask UNIFORM are equal in the warp; a mere shuffle that only a shift follows does not tell
+// ptxas (13.5). Not negative, or SIGNED: those pass a maximum over the warp. Warp, converged.
 struct Scalars { i32 a, b, c, d; };
-template <int UNIFORM> TDSL_FN Scalars read_scalars(u32 addr) {
+template <int UNIFORM, bool SIGNED = false> TDSL_FN Scalars read_scalars(u32 addr) {
   Scalars x;
   ld_shared_v4<i32>(addr, x.a, x.b, x.c, x.d);
+  if constexpr (SIGNED) {
+    if constexpr (UNIFORM & 1) x.a = warp_max(x.a);
+    if constexpr (UNIFORM & 2) x.b = warp_max(x.b);
+    if constexpr (UNIFORM & 4) x.c = warp_max(x.c);
+    if constexpr (UNIFORM & 8) x.d = warp_max(x.d);
+    return x;
+  }
   if constexpr (UNIFORM & 1) x.a = uniform(x.a);
   if constexpr (UNIFORM & 2) x.b = max_num(uniform(x.b), 0);
   if constexpr (UNIFORM & 4) x.c = max_num(uniform(x.c), 0);

@@ -357,12 +357,15 @@ def _check_boxes(memory: SmemType) -> None:
 
 @dataclass(frozen=True)
 class ScalarsContext:
-    """Scalars at the start of a slot. value: the expressions, or the left side. uniform: a mask."""
+    """Scalars at the start of a slot. value: the expressions, or the left side.
+
+    uniform: a mask, and of what may be negative a second argument.
+    """
 
     smem: str
     value: str
     variant: str = ""
-    uniform: int = 0
+    uniform: str = ""
 
 
 @emits("smem.write_scalars")
@@ -380,5 +383,5 @@ def read_scalars(op: ops.ReadScalars, e: Emission) -> ScalarsContext:
     name = e.names.fresh("scalars")
     for field, result in zip("abcd", op.results, strict=True):
         e.bind(result, f"{name}.{field}")
-    uniform = sum(1 << i for i in op.uniform)
+    uniform = f"{sum(1 << i for i in op.uniform)}{', true' if op.signed else ''}"
     return ScalarsContext(e.text(op.smem), f"const Scalars {name}", "four", uniform)

@@ -151,15 +151,17 @@ class WriteScalars(Op, opcode="smem.write_scalars", levels=LOWER, effect=Effect.
 
 
 class ReadScalars(Op, opcode="smem.read_scalars", levels=LOWER, effect=Effect.READ):
-    """One i32 at the start of a slot, or four that are not negative, the same in every thread.
+    """One i32 at the start of a slot, or four, the same in every thread.
 
     They arrive together: what waits for one of them has waited for all.
-    uniform: of four, those that the warp's loops and branches follow.
+    uniform: of four, those that the warp's loops and branches follow. signed: whether some of four
+    may be negative.
     """
 
     smem: Value = operand()
     count: int = attribute(default=1)
     uniform: tuple[int, ...] = attribute(default=())
+    signed: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         smem_type(self.smem, "read_scalars")

@@ -1,0 +1,175 @@
+"""What the load role finds for a tile and hands on."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from examples.grouped_list import grid_of
+from examples.grouped_list import grouped_list
+from examples.grouped_list import tensors
+from examples.grouped_matmul import grouped_matmul
+from examples.matmul import matmul
+from tests.unit.ws.kernels import first
+from tiledsl.compiler import Kernel
+from tiledsl.ir.op import Op
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops.barrier import Arrive
+from tiledsl.ir.ops.barrier import MbarrierWait
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Mod
+from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.smem import ReadScalars
+from tiledsl.ir.ops.smem import WriteScalars
+
+BF16 = torch.bfloat16
+
+
+# fmt: off
+@tiledsl.jit
+def placed(x: tl.Tensor, w: tl.Tensor, table, c: tl.Tensor, COUNT: tl.constexpr, WIDE: tl.constexpr = False,
+           BM: tl.constexpr = 128, BN: tl.constexpr = 128, BK: tl.constexpr = 64):
+    """Several numbers of a tile lie in memory: where its rows, its columns and its K are."""
+    pid = tl.program_id(0)
+    m = tl.load(table + pid * COUNT)
+    n = tl.load(table + pid * COUNT + 1)
+    for i in tl.static_range(2, COUNT):
+        n += tl.where(i == COUNT - 1, tl.load(table + pid * COUNT + i), 0)
+    if WIDE:
+        n = n.to(tl.int64)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, x.shape[1], BK):
+        acc = tl.dot(x.load((m, k), (BM, BK)), w.load((k, n), (BK, BN)), acc)
+    c.store((m, n), acc)
+
+
+@tiledsl.jit
+def crowded(x: tl.Tensor, w: tl.Tensor, table, c: tl.Tensor, BM: tl.constexpr = 128, BN: tl.constexpr = 128,
+            BK: tl.constexpr = 64):
+    """Five numbers of a tile that lie in memory."""
+    place = table + tl.program_id(0) * 5
+    z, m, n = tl.load(place), tl.load(place + 1), tl.load(place + 2)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.load(place + 3), BK):
+        acc = tl.dot(x.load((m, k), (BM, BK)), w.load((k, n), (BK, BN)), acc)
+    c.store((z, m, n), acc, end=tl.load(place + 4))
+# fmt: on
+
+
+def groups(**options: object) -> Kernel:
+    t, g, n, k = 65536, 64, 4096, 2048
+    x, c = (torch.empty(t, d, device="meta", dtype=BF16) for d in (k, n))
+    w = torch.empty(g, n, k, device="meta", dtype=BF16).transpose(1, 2)
+    offsets, starts = (torch.empty(g + 1, device="meta", dtype=torch.int32) for _ in range(2))
+    args = (x, w, offsets, starts, c, g, 6)
+    grid = lambda meta: (t // 128 + g, -(-n // meta["BN"]))  # noqa: E731
+    return first(grouped_matmul.request_for(args, options, grid)[1])
+
+
+def problems(count: int, **options: object) -> Kernel:
+    shapes = [(1000 + 24 * i, 1024, 512) for i in range(count)]
+    a, b = tensors(shapes, "meta")
+    c = [torch.empty(m, n, device="meta", dtype=BF16) for m, n, _ in shapes]
+    return first(grouped_list.request_for((a, b, c), options, grid_of(shapes))[1])
+
+
+def product(**options: object) -> Kernel:
+    x = torch.empty(4096, 4096, device="meta", dtype=BF16)
+    grid = lambda meta: (-(-4096 // meta["BM"]), -(-4096 // meta["BN"]))  # noqa: E731
+    return first(matmul.request_for((x, x.t(), x), options, grid)[1])
+
+
+def places(count: int, *, wide: bool = False) -> Kernel:
+    x = torch.empty(4096, 4096, device="meta", dtype=BF16)
+    table = torch.empty(count * 1024, device="meta", dtype=torch.int32)
+    return first(placed.request_for((x, x.t(), table, x, count, wide), {}, (1024, 1, 1))[1])
+
+
+def many_places() -> Kernel:
+    x = torch.empty(4096, 4096, device="meta", dtype=BF16)
+    table = torch.empty(5 * 1024, device="meta", dtype=torch.int32)
+    args = (x, x.t(), table, x.view(4, 1024, 4096))
+    return first(crowded.request_for(args, {}, (1024, 1, 1))[1])
+
+
+made = functools.cache(lambda kind: {"groups": groups, "list": lambda: problems(64)}[kind]())
+
+
+def ops_of(kernel: Kernel, role: str) -> list[Op]:
+    assert kernel.machine is not None
+    return list(next(r for r in kernel.machine.find(Role) if r.name == role).body.walk())
+
+
+def some(ops: list[Op], cls: type[Op]) -> list[Op]:
+    return [o for o in ops if isinstance(o, cls)]
+
+
+# ---------------------------------------------------------------------- found once
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_a_tile_is_searched_for_once(kind: str) -> None:
+    """The consumers neither search, nor divide, nor read memory between two tiles."""
+    kernel = made(kind)
+    finder, users = ops_of(kernel, "producer"), ops_of(kernel, "consumer")
+    for cls in (TileToProgram, pointer.Load) if kind == "groups" else (TileToProgram,):
+        assert some(finder, cls)
+        assert not some(users, cls)
+    assert len(some(finder, WriteScalars)) == len(some(users, ReadScalars)) == 1
+    tiles = next(o for o in users if isinstance(o, For))
+    assert len(some(list(tiles.body.walk()), For)) == 1, "the loop over K alone"
+    assert not kernel.notes
+
+
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_the_numbers_are_given_back_behind_the_loop(kind: str) -> None:
+    """A lane that is late may not have them yet where they are read."""
+    users = ops_of(made(kind), "consumer")
+    read = users.index(some(users, ReadScalars)[0])
+    (waited,) = [o for o in users[:read] if isinstance(o, MbarrierWait)]
+    name = waited.barriers.name.removesuffix("_full")
+    (given,) = [o for o in some(users, Arrive) if o.barriers.name == f"{name}_empty"]
+    assert users.index(given) > users.index(some(users, mma.Wait)[-1])
+    certificate = made(kind).certificate
+    assert certificate is not None
+    assert certificate.proved, certificate.failure
+
+
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_a_loop_follows_uniform_numbers(kind: str) -> None:
+    """A number of another tile may be negative: no clamp, but equal in the warp."""
+    (read,) = some(ops_of(made(kind), "consumer"), ReadScalars)
+    assert isinstance(read, ReadScalars)
+    assert read.uniform
+    assert read.signed
+
+
+def test_a_bare_product_hands_nothing_on() -> None:
+    assert not some(ops_of(product(), "consumer"), ReadScalars)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        (lambda: places(2, wide=True), ""),
+        (lambda: places(3), ""),
+        (many_places, "5 numbers, and a slot holds 4"),
+        (lambda: groups(debug=True), "assertions ask for them in every role"),
+    ],
+    ids=["an index in i64", "two of three", "too many", "debug"],
+)
+def test_what_keeps_numbers_at_home_is_said(kernel, why: str) -> None:
+    found = kernel()
+    said = [n for n in found.notes if n.startswith("the consumers look for their tile themselves")]
+    assert [n.partition(": ")[2] for n in said] == ([why] if why else [])
+    assert bool(some(ops_of(found, "consumer"), ReadScalars)) == (not why)
+
+
+def test_divisions_are_handed_on_where_there_is_room() -> None:
+    """Two quotients of a list's tile, beside its problem."""
+    assert some(ops_of(made("list"), "producer"), Mod)
+    assert not some(ops_of(made("list"), "consumer"), Mod)

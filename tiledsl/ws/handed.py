@@ -1,0 +1,183 @@
+"""Numbers of a tile that take time to find: the load role finds them, and hands them on.
+
+A search in a table, a number from memory: all consumers would look for them between two tiles,
+while no product runs. The load role does so ahead of them, under the products of the tile before,
+and puts what it found into a channel of its own. What follows from these numbers in a few
+instructions is computed on both sides, as long as there is room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dtypes import int32
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import aref
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.debug import Assert
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import FloorDiv
+from tiledsl.ir.ops.elementwise import Mod
+from tiledsl.ir.ops.program import ProgramId
+from tiledsl.ir.ops.smem import ReadScalars
+from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import SmemType
+from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.plan import Plan
+
+SLOTS = 4
+MOST = 4
+"""Numbers that one store of 16 bytes writes."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """The channel. values: of the tile graph. loop: in front of which the load role puts them."""
+
+    aref: Value
+    values: tuple[Value, ...]
+    loop: For
+
+
+def handed_numbers(
+    graph: TileGraph, builder: Builder, analysis: Analysis, plan: Plan, notes: list[str]
+) -> Handed | None:
+    """The channel of a plan whose tiles have such numbers; a note says why there is none."""
+    first = analysis.loops[0].loop
+    alternates = plan.ping_pong or plan.cluster_size > 1
+    if not plan.persistent or alternates or first.parent is not graph.body:
+        return None
+    values, why = _chosen(graph, analysis)
+    if why:
+        notes.append(f"the consumers look for their tile themselves: {why}")
+    if not values or why:
+        return None
+    payload = SmemType((MOST,), int32, 0, 0)
+    return Handed(builder.value(aref.Create((payload,), SLOTS), "found"), values, first)
+
+
+def _chosen(graph: TileGraph, analysis: Analysis) -> tuple[tuple[Value, ...], str]:
+    """What is handed on, or why nothing is.
+
+    Best all that takes a search or divisions, the place in the grid included, as little of what
+    follows from it as there may be; with less room, what follows; with still less, less.
+    """
+    searches = (For, If, While)
+    if not _slow_numbers(graph, analysis, searches):
+        return (), ""
+    divided = (*searches, FloorDiv, Mod)
+    placed = (*divided, ProgramId)
+    why = ""
+    for slow, late in ((placed, False), (placed, True), (divided, False), (searches, False)):
+        values = _slow_numbers(graph, analysis, slow, late=late)
+        why = _obstacle(graph, analysis, values)
+        if not why:
+            return values, ""
+    return (), why
+
+
+def _obstacle(graph: TileGraph, analysis: Analysis, values: tuple[Value, ...]) -> str:
+    """Why the load role cannot hand these numbers on; or nothing."""
+    if graph.find(Assert):
+        return "assertions ask for them in every role"
+    if len(values) > MOST:
+        return f"{len(values)} numbers, and a slot holds {MOST}"
+    ops, first = graph.body.ops, analysis.loops[0].loop
+    sources = [o.op.result for f in analysis.loops for o in f.loads]
+    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
+    unknown = tainted_values(graph, sources)
+    for v in values:
+        op = v.defining_op
+        assert op is not None
+        name = v.name or "a number"
+        if not _fits(v):
+            return f"{name} is {v.type}, and a slot holds i32"
+        if v in unknown:
+            return f"{name} follows from what the loop loads"
+        if ops.index(op) > ops.index(first):
+            return f"{name} is found behind the loop"
+    return ""
+
+
+def _slow_numbers(
+    graph: TileGraph, analysis: Analysis, slow: tuple[type[Op], ...], *, late: bool = False
+) -> tuple[Value, ...]:
+    """What consumers need of slow ops and reads, in program order.
+
+    late: instead of these, what follows from them and is used for something else than scalars.
+    """
+    loads = {o.op.id for f in analysis.loops for o in f.loads}
+    inside = {o.id for op in graph.walk() if _finds(op) for r in op.regions for o in r.walk()}
+    users = [o for o in graph.walk() if o.id not in loads | inside and not _finds(o)]
+    work = [v for op in users for v in op.operands]
+    known = {r for op in graph.body.ops if _is_slow(op, slow) for r in op.results}
+    if late:
+        known = tainted_values(graph, known)
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    while work:
+        v = work.pop()
+        op = v.defining_op
+        if v in seen or op is None or not _finds(op):
+            continue
+        seen.add(v)
+        if v in known and op.parent is graph.body and (_fits(v) or not late):
+            found.add(v)
+        else:
+            work += op.operands
+    return tuple(r for op in graph.body.ops for r in op.results if r in found)
+
+
+def _finds(op: Op) -> bool:
+    """Whether an op only makes scalars."""
+    inside = [o for r in op.regions for o in r.walk()]
+    return bool(op.results) and all(
+        o.effect not in (Effect.WRITE, Effect.SYNC)
+        and not any(isinstance(v.type, TileType) for v in (*o.operands, *o.results))
+        for o in (op, *inside)
+    )
+
+
+def _is_slow(op: Op, slow: tuple[type[Op], ...]) -> bool:
+    """Whether an op is a read or of these kinds; to divide by a constant is quick."""
+    if isinstance(op, FloorDiv | Mod) and isinstance(op.b.defining_op, Constant):
+        return False
+    return _finds(op) and (isinstance(op, slow) or op.effect is Effect.READ)
+
+
+def _fits(v: Value) -> bool:
+    """Whether a slot can hold a number."""
+    return isinstance(v.type, ScalarType) and v.type.dtype == int32
+
+
+def put_numbers(b: Builder, handed: Handed, values: list[Value]) -> None:
+    """The load role's side."""
+    zeros = [b.value(Constant(0, int32)) for _ in range(MOST - len(values))]
+    put = aref.Put(handed.aref)
+    b.add(put)
+    with b.at(put.body):
+        b.add(Yield((*values, *zeros)))
+
+
+def take_numbers(b: Builder, handed: Handed) -> dict[Value, Value]:
+    """The consumers' side: what stands for the values of the tile graph.
+
+    The slot is given back behind the loop: all lanes have what they read by then.
+    """
+    get = aref.Get(handed.aref)
+    b.add(get)
+    get.results[0].name = "found"
+    read = ReadScalars(get.results[0], count=MOST, signed=True)
+    b.add(read)
+    for old, new in zip(handed.values, read.results, strict=False):
+        new.name = old.name
+    return dict(zip(handed.values, read.results, strict=False))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
+from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ws.analysis import Declined
@@ -47,10 +48,26 @@ def single(
     most_slots: int | None = None,
 ) -> Kernel:
     """The single-role kernel. limits: what has turned out to spill. most_slots: of rings."""
+    limits = limits or Limits()
+    try:
+        return _single(request, graph, declined, limits, most_slots)
+    except ResourceError:
+        if not limits.roomy:
+            raise
+        # Fewer warps exchange their tiles through less shared memory.
+        return _single(request, graph, declined, replace(limits, roomy=False), most_slots)
+
+
+def _single(
+    request: Request,
+    graph: TileGraph,
+    declined: list[Declined],
+    limits: Limits,
+    most_slots: int | None,
+) -> Kernel:
     from tiledsl.compiler import Kernel
     from tiledsl.compiler import dump
 
-    limits = limits or Limits()
     grid = request.launch.grid(graph.constants) if limits.blocks > 1 else ()
     out, role, notes, plan = single_layout(
         graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,

@@ -10,6 +10,8 @@ import tiledsl.language as tl
 from tests.gpu import library_kernels
 from tests.gpu import tile_kernels
 from tests.gpu.tile_kernels import Case
+from tests.unit.ws.test_single_warps import larger_sum
+from tiledsl.ws.single_role import SinglePlan
 
 pytestmark = pytest.mark.nvrtc
 
@@ -104,3 +106,14 @@ def test_row_reductions_in_a_specialised_epilogue(options: dict[str, object]) ->
     assert kernel.compiled is not None
     assert kernel.compiled.spill_bytes == 0
     assert "roles" in kernel.plan.describe() or "consumers" in kernel.plan.describe()
+
+
+def test_warps_of_a_single_role_hold_all_sums() -> None:
+    """Two sums of 96 registers in four warps left none for operands, and took NVRTC 20 s."""
+    a, b, c = torch.empty(3, 167, 168, dtype=torch.bfloat16, device="meta")
+    kernel = larger_sum.compile(
+        a, b, a, b, c, BM=128, BN=96, BK=80, grid=(2, 2), warp_specialize=False
+    )
+    assert kernel.plan == SinglePlan(8, num_stages=kernel.plan.num_stages)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0

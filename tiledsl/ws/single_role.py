@@ -85,14 +85,16 @@ MOST_BYTES = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """What spilled before.
+    """What spilled before, or did not fit.
 
     blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
-    than SHARED_ELEMENTS of a row.
+    than SHARED_ELEMENTS of a row. roomy: whether the warps of dots make room for all that loops
+    carry around them.
     """
 
     blocks: int = 1 << 10
     wide: bool = True
+    roomy: bool = True
 
     def after(self, plan: SinglePlan) -> Limits:
         """What is tried after a plan whose registers spill."""
@@ -178,18 +180,28 @@ def plan_single(
         if plan.stays and plan.num_ctas > 1 and num_warps is None:
             plan = _fewer_warps(graph, plan, target)
         return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
+    return _for_dots(dots, num_warps, limits)
+
+
+def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> SinglePlan:
+    """The fewest warpgroups that hold the dots and what loops carry beside them, else the dots."""
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
+    crowded: SinglePlan | None = None
     for groups, room in DOT_REGISTERS.items():
         if groups < wanted and groups != max(DOT_REGISTERS):
             continue
         try:
             needed = max(_registers(d, groups) for d in dots)
+            held = max(_registers(d, groups) + _carried_beside(d, groups) for d in dots)
         except ResourceError as error:
             problem = error
             continue
         if needed <= room:
-            return SinglePlan(4 * groups)
+            if held <= room or num_warps is not None or not limits.roomy:
+                return SinglePlan(4 * groups)
+            crowded = crowded or SinglePlan(4 * groups)
+            continue
         worst = max(dots, key=lambda d: _registers(d, groups))
         problem = ResourceError(
             f"dot(): a thread of {4 * groups} warps would hold {needed} registers of accumulators "
@@ -197,6 +209,8 @@ def plan_single(
             worst.loc,
             "use smaller tiles",
         )
+    if crowded is not None:
+        return crowded
     assert problem is not None
     raise problem
 
@@ -347,6 +361,21 @@ def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
                     op.loc,
                     "use a smaller tile, or more num_warps (up to 32)",
                 )
+
+
+def _carried_beside(dot: mma.Dot, num_warpgroups: int) -> int:
+    """Registers of a thread for the tiles that loops around a dot carry beside its accumulators."""
+    acc = dot.acc.type
+    assert isinstance(acc, TileType)
+    found = 0
+    op: Op | None = dot.parent.parent if dot.parent else None
+    while op is not None:
+        if isinstance(op, For | While):
+            carried = [v.type for v in op.init if isinstance(v.type, TileType)]
+            found = max(found, sum(t.num_elements * t.dtype.bits for t in carried))
+        op = op.parent.parent if op.parent else None
+    own = acc.num_elements * acc.dtype.bits
+    return max(0, found - own) // (32 * 128 * num_warpgroups)
 
 
 def _registers(dot: mma.Dot, num_warpgroups: int) -> int:

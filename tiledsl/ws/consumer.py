@@ -40,6 +40,7 @@ from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.deferred_loop import DeferredLoop
 from tiledsl.ws.epilogue_channel import EpilogueChannel
 from tiledsl.ws.handed import Handed
 from tiledsl.ws.handed import take_numbers
@@ -128,35 +129,34 @@ class ConsumerBuilder(TurnTaking):
 
     def store_pending(self, chunk: int) -> None:
         """Stores one chunk (or all) of the previous tile's result, if there is one."""
+        assert self.deferred_store is not None
+        with self.b.located(self.deferred_store.loc):
+            self.when(self.pending[-1], lambda: self.store_part(chunk))
+
+    def store_part(self, chunk: int) -> None:
+        """Stores one chunk (or all) of the previous tile's result."""
         store = self.deferred_store
         assert store is not None
-        value, *offsets, valid = self.pending
+        value, *offsets, _ = self.pending
         picked = store.tensor.defining_op
         index = offsets.pop() if isinstance(picked, Pick) else None
         end = offsets.pop() if store.end is not None else None
-        with self.b.located(store.loc):
-            branch = If(valid)
-            self.b.add(branch)
-            with self.b.at(branch.then):
-                if isinstance(picked, Pick) and index is not None:
-                    target = self.b.value(Pick(index, tuple(map(self.get, picked.tensors))))
-                else:
-                    target = self.get(store.tensor)
-                self.b.add(
-                    StoreTile(
-                        target,
-                        tuple(offsets),
-                        value,
-                        end=end,
-                        block_shape=store.block_shape,
-                        squeeze=store.squeeze,
-                        chunk=chunk,
-                        end_dim=store.end_dim,
-                    )
-                )
-                self.b.add(Yield(()))
-            with self.b.at(branch.orelse):
-                self.b.add(Yield(()))
+        if isinstance(picked, Pick) and index is not None:
+            target = self.b.value(Pick(index, tuple(map(self.get, picked.tensors))))
+        else:
+            target = self.get(store.tensor)
+        self.b.add(
+            StoreTile(
+                target,
+                tuple(offsets),
+                value,
+                end=end,
+                block_shape=store.block_shape,
+                squeeze=store.squeeze,
+                chunk=chunk,
+                end_dim=store.end_dim,
+            )
+        )
 
     def begin_tile(self) -> None:
         """What has to be known of a tile before anything of it."""
@@ -292,7 +292,7 @@ class ConsumerBuilder(TurnTaking):
         elif self.dot_loop_of(channel).partial:
             PartialLoop(self, self.dot_loop_of(channel), channel).build()
         elif self.pending:
-            self.dot_loop_deferred(channel)
+            DeferredLoop(self, channel).build()
         else:
             self.dot_loop(channel)
         if self.handed is not None and op is self.handed.loop:
@@ -401,70 +401,6 @@ class ConsumerBuilder(TurnTaking):
                 b.add(mma.Wait((), pending=P - 1))
                 first = lower if P == 2 else b.value(Add(lower, self.like(lower, (P - 2) * step)))
                 self.when(b.value(Compare("gt", iv, first)), lambda: self.release(channel))
-            b.add(Yield(tuple(values)))
-        self.map = saved
-        b.add(new)
-        self.finish(channel, list(new.results), lower, upper, P)
-
-    def dot_loop_deferred(self, channel: Channel) -> None:
-        """As `dot_loop`, with chunks of the previous tile stored under the first iterations.
-
-        These iterations are peeled, one for each chunk.
-        """
-        b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
-        step, P = constant_step(loop), plan.mma_depth
-        lower, upper = self.loop_bounds(loop, step)
-        store = self.deferred_store
-        assert store is not None
-        chunks = self.stores[store.id].num_chunks
-        values = self.start_accumulators(channel)
-        saved = dict(self.map)
-        for j in range(chunks):
-            iv = lower if j == 0 else b.value(Add(lower, self.like(lower, j * step)), loop.iv.name)
-            there = b.value(Compare("lt", iv, upper), "has_slot")
-            branch = If(
-                there,
-                result_types=tuple(v.type for v in values),
-                names=tuple(a.name for a in loop.carried),
-            )
-            b.add(branch)
-            with b.at(branch.then), b.located(loop.loc):
-                keep = (
-                    b.value(Constant(0, int1))
-                    if j == 0 and any(self.dot_loop_of(channel).zero_init)
-                    else None
-                )
-                b.add(Yield(tuple(self.loop_body(channel, iv, values, keep))))
-            with b.at(branch.orelse):
-                b.add(Yield(tuple(values)))
-            values = list(branch.results)
-            if P == 2 and j > 0:
-                b.add(mma.Wait((), pending=1))
-                self.when(there, lambda: self.release(channel))
-            self.store_pending(j)
-            if P == 1:
-                values = self.wait(channel, values, 0)
-                self.when(there, lambda: self.release(channel))
-        rest = b.value(Add(lower, self.like(lower, chunks * step)))
-        body = Region()
-        iv = body.add_arg(loop.iv.type, loop.iv.name)
-        carried = [body.add_arg(v.type, a.name) for v, a in zip(values, loop.carried, strict=True)]
-        new = For(
-            rest,
-            upper,
-            self.get(loop.step),
-            tuple(values),
-            body=body,
-            loc=loop.loc,
-            names=tuple(r.name for r in loop.results),
-        )
-        with b.at(body), b.located(loop.loc):
-            values = self.loop_body(channel, iv, carried, None)
-            if P == 1:
-                values = self.wait(channel, values, 0)
-            else:
-                b.add(mma.Wait((), pending=P - 1))
-            self.release(channel)
             b.add(Yield(tuple(values)))
         self.map = saved
         b.add(new)

@@ -12,6 +12,7 @@ from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
 from tiledsl.ir.op import Level
 from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import mma
 from tiledsl.ir.parser import parse_graph
 from tiledsl.ir.printer import print_graph
 from tiledsl.ir.verifier import verify
@@ -47,3 +48,16 @@ def test_machine_graph(name: str, tmp_path: Path, golden: Golden) -> None:
     assert not any(isinstance(op, aref.Get | aref.Put | aref.Consumed) for op in graph.walk())
     if name == "split_k":
         golden(text, f"ws/{name}_machine.tir")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_chunks_of_a_deferred_store_share_an_iteration(depth: int) -> None:
+    """A product more for each chunk would double what ptxas takes."""
+    for tile in (128, 256):
+        options = {**CASES["deferred"], "BN": tile, "mma_depth": depth}
+        kernel = first(matmul_request(4096, 4096, 4096, **options))
+        assert kernel.plan.deferred
+        assert kernel.machine is not None
+        assert len(kernel.machine.find(mma.Issue)) == 2
+        assert kernel.certificate is not None
+        assert kernel.certificate.proved

@@ -35,6 +35,8 @@ from tiledsl.runtime.params import layout_of
 MAX_GRIDS = 1024
 WRONG_CONTEXT = frozenset({201, 400})
 """CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: nothing was launched."""
+FAULTS = (struct.error, OverflowError, AttributeError, TypeError, RuntimeError)
+"""Of numbers that do not fit, and of what has no address."""
 
 Normalize = Callable[[Any, Mapping[str, Any]], Grid]
 
@@ -75,8 +77,8 @@ class Entry:
     run: called as `run(token, grid, *facts)`; True when a number does not fit its parameter, and
     nothing was launched. Calls with equal tokens have equal extents and strides; None says nothing.
     source: its text.  body: that of the function, to be part of others.  names: what it uses.
-    lows: arguments whose addresses lie in the buffer, in the order in which `tdsl_low` reads their
-    low bytes.
+    lows: arguments whose addresses lie in the buffer; in the text `tdsl_lows` are their low bytes.
+    reads_once: whether a launch uses each address once.
     """
 
     def __init__(
@@ -127,7 +129,9 @@ class Entry:
     def frame(self) -> Pooled:
         """A new frame: a launch takes one out of the pool and puts it back."""
         made = self.launcher.packer.frame()
-        return [made.view, made.config, made.params, made, None]
+        # Addresses are the first words of the buffer.
+        lows = made.view.cast("B")[: 8 * len(self.lows) : 8]
+        return [made.view, made.config, made.params, made, None, lows]
 
     def recover(self, status: int, frame: Frame) -> None:
         """Launches again in the device's own context, or raises LaunchError."""
@@ -143,21 +147,16 @@ class Entry:
     # ------------------------------------------------------------------ the text
     def _text(self, facts: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         module, text = self.launcher.module, _FactText(facts)
-        values = [text.value(param) for param in module.params]
-        offsets, size, layout = layout_of(module.params)
-        places = {
-            p.arg: o
-            for p, o in zip(module.params, offsets, strict=True)
-            if isinstance(p, PointerParam)
-        }
-        self.lows = tuple(places)
+        _, size, layout, order = layout_of(module.params)
+        values = [text.value(module.params[at]) for at in order]
+        self.lows = tuple(p.arg for p in module.params if isinstance(p, PointerParam))
+        self.reads_once = not _has(module, TensorMapParam)
         start = head_offset(size)
         names: dict[str, Any] = text.names
         found: dict[str, Any] = {
             "callable": callable,
             "tuple": tuple,
             "pack_head": struct.Struct(f"@{HEAD}").pack_into,
-            "low": struct.Struct(_low_bytes(tuple(places.values()))).unpack_from,
             "pack_params": struct.Struct(layout).pack_into,
             "pack_all": struct.Struct(f"{layout}{start - size}x{HEAD}").pack_into,
             "entry": self,
@@ -165,7 +164,7 @@ class Entry:
             "constants": self.constants,
             "take": self.frames.pop,
             "give": self.frames.append,
-            "faults": (struct.error, OverflowError),
+            "faults": FAULTS,
             "call": driver.launch_call(),
             "function": self.loaded.function,
             "device_of": driver.raw_device(),
@@ -195,7 +194,7 @@ class Entry:
         tdsl_pooled = tdsl_take()
     except IndexError:
         tdsl_pooled = tdsl_entry.frame()
-    tdsl_view, tdsl_config, tdsl_params, tdsl_frame, tdsl_held = tdsl_pooled
+    tdsl_view, tdsl_config, tdsl_params, tdsl_frame, tdsl_held, tdsl_lows = tdsl_pooled
 {_pack_text(module, facts, values, head, start)}
     if {is_current}:
         tdsl_status = tdsl_call(tdsl_config, tdsl_function, tdsl_params, tdsl_NULL)
@@ -238,12 +237,3 @@ def _pack_text(
         {PACKED}
         tdsl_pooled[4] = tdsl_facts
     tdsl_pack_head(tdsl_view, {start}, {head})"""
-
-
-def _low_bytes(offsets: tuple[int, ...]) -> str:
-    """The format that reads the low bytes of addresses at ascending places of a buffer."""
-    layout, end = "<", 0
-    for offset in offsets:
-        layout += f"{offset - end}xB"
-        end = offset + 1
-    return layout

@@ -95,7 +95,10 @@ class Guard:
             "tdsl_space": space,
             "tdsl_descriptor": TensorDescriptor,
             "tdsl_compared": COMPARED,
-            **{PREFIX + kind.__name__: kind for kind in (int, float, bool, tuple, callable)},
+            **{
+                PREFIX + kind.__name__: kind
+                for kind in (int, float, bool, tuple, bytes, memoryview, callable)
+            },
         }
         for parameter in parameters.values():
             empty = parameter.default is parameter.empty
@@ -134,7 +137,10 @@ class Guard:
         has_check = self._learn(names, values)
         if (entry, has_check) not in self._made:
             space: dict[str, Any] = {**self._names, **entry.names}
-            exec(self._text.fast(entry.body, entry.lows, has_check=has_check), space)
+            text = self._text.fast(
+                entry.body, entry.lows, reads_once=entry.reads_once, has_check=has_check
+            )
+            exec(text, space)
             self._made[entry, has_check] = space["tdsl_fast"]
         made = self._made[entry, has_check]
         names |= {name: v for name, v in made.__globals__.items() if name not in names}

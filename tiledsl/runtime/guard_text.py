@@ -26,8 +26,6 @@ PACKED = "tdsl_packed"
 """In the body of an entry: a statement after the parameters are in the buffer."""
 ASKED = "tdsl_asked"
 """In the body of an entry: the grid as the user gave it, for calls that go to another program."""
-FEW = 3
-"""Addresses of which the low bits are tested one by one, before they are packed."""
 
 
 @dataclass(frozen=True)
@@ -114,18 +112,22 @@ def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
         return ({self.key},), ({", ".join(self.made.values)},), ({self.facts})
 """
 
-    def fast(self, body: str, lows: tuple[str, ...], *, has_check: bool) -> str:
+    def fast(self, body: str, lows: tuple[str, ...], *, reads_once: bool, has_check: bool) -> str:
         """The function for calls of one key.
 
-        body: packs the facts and launches.  lows: arguments whose addresses' low bytes `tdsl_low`
-        reads from the buffer.  has_check: whether there is one for all the tensors.
+        body: packs the facts and launches.  lows: arguments whose addresses' low bytes are
+        `tdsl_lows`.  reads_once: whether the body uses each address once.  has_check: whether
+        there is one for all the tensors.
         """
         made = self.made
+        first = "; ".join(made.first)
         tests, packed, again = [*made.tests], "pass", f"return tdsl_launch({self.passed})"
-        if made.exact and lows == made.memory and len(lows) > FEW:
+        if made.exact and lows == made.memory:
             # One look at the buffer is cheaper than the bits of each address.
-            odd = f"tdsl_low(tdsl_view) != {made.lows} and not ({made.exact})"
+            odd = f"tdsl_lows != {made.lows} and not ({made.exact})"
             packed = f"if {odd}: tdsl_give(tdsl_pooled); {_as_asked(again)}"
+            if reads_once:
+                first = ""
         elif made.exact:
             tests.append(made.exact)
         if made.tensors:
@@ -136,10 +138,10 @@ def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
             tests.insert(0, f"({each})")
         known = "".join(f"    {line}\n" for line in made.known)
         joined = ("\n" + " " * 12 + "and ").join(tests)
-        return f"""\
+        text = f"""\
 def tdsl_fast({self.listed}):
     try:
-        {"; ".join(made.first) or "pass"}
+        {first or "pass"}
         if tdsl_more or tdsl_watched and tdsl_changed(tdsl_watched) or not (
             {joined}
         ):
@@ -147,6 +149,7 @@ def tdsl_fast({self.listed}):
     except (AttributeError, TypeError, RuntimeError):
         {again}
 {known}{_with_arguments(body).replace(REFUSED, _as_asked(self.slow)).replace(PACKED, packed)}"""
+        return text if first else _with_addresses(text)
 
 
 def _as_asked(call: str) -> str:
@@ -159,6 +162,11 @@ def _with_arguments(body: str) -> str:
     return re.sub(rf"\b{fact_name('v', '')}", "", body)
 
 
+def _with_addresses(text: str) -> str:
+    """A function that asks for addresses where it uses them."""
+    return re.sub(rf"\b{fact_name('p', '')}(\w+)", r"\1.data_ptr()", text)
+
+
 class _Facts:
     """The text that reads and tells apart calls of a shape.
 
@@ -167,7 +175,7 @@ class _Facts:
     odd: tests that are true for calls of other shapes.  tensors: names of torch's tensors, with
     tests of their own.  first: reads of what the tests do not tell.  known: of what they tell.
     memory: names of all arguments with addresses.  exact: the test of their alignment, lows: their
-    low bytes.
+    low bytes, as bytes of the buffer compare with.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -274,7 +282,8 @@ class _Facts:
             value = f"({' | '.join(pointers)}) & 15 and ({each})"
             self.key.append(value)
             self.exact = f"({value}) == {self._last(value)}"
-            self.lows = self._last("({})".format("".join(f"{p} & 255, " for p in pointers)))
+            low = "".join(f"{p} & 255, " for p in pointers)
+            self.lows = self._last(f"tdsl_memoryview(tdsl_bytes(({low})))")
 
 
 def _divisor(name: str, *, one: bool) -> str:

@@ -70,12 +70,12 @@ class Packer:
 
     def __init__(self, params: tuple[Param, ...], setup: Setup | None = None) -> None:
         self.params, self.setup = params, setup or Setup()
-        self.offsets, self.size, layout = layout_of(params)
+        self.offsets, self.size, layout, order = layout_of(params)
         self._slots = tuple(
             o for p, o in zip(params, self.offsets, strict=True) if isinstance(p, LaunchSlotParam)
         )
         text = PackText()
-        self.source = text.finish([text.value(param) for param in params])
+        self.source = text.finish([text.value(params[at]) for at in order])
         names = text.names
         names["pack_into"] = struct.Struct(layout).pack_into
         exec(self.source, names)
@@ -148,11 +148,20 @@ def declared(params: tuple[Param, ...], offsets: tuple[int, ...]) -> tuple[int, 
     return tuple(o for p, o in zip(params, offsets, strict=True) if p.name)
 
 
-def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
-    """Offsets, total size and the `struct` format of the buffer, native with all padding."""
-    offsets: list[int] = []
+def layout_of(
+    params: tuple[Param, ...],
+) -> tuple[tuple[int, ...], int, str, tuple[int, ...]]:
+    """Offsets, total size, the `struct` format of the buffer, and which parameter is where in it.
+
+    Addresses come first, so that a launch can look at all of them at once; the format is native
+    with all padding.
+    """
+    places = range(len(params))
+    order = tuple(sorted(places, key=lambda at: not isinstance(params[at], PointerParam)))
+    offsets = [0] * len(params)
     size, layout = 0, "@"
-    for param in params:
+    for at in order:
+        param = params[at]
         match param:
             case PointerParam():
                 code, width, align = WORD, 8, 8
@@ -169,9 +178,9 @@ def layout_of(params: tuple[Param, ...]) -> tuple[tuple[int, ...], int, str]:
                 assert_never(param)
         pad = -size % align
         layout += f"{pad}x{code}" if pad else code
-        offsets.append(size + pad)
+        offsets[at] = size + pad
         size += pad + width
-    return tuple(offsets), size, layout
+    return tuple(offsets), size, layout, order
 
 
 class PackText:

@@ -97,6 +97,20 @@ def test_tensor_facts():
     assert packer.source.count("data_ptr") == 1
 
 
+def test_addresses_are_the_first_words_of_the_buffer():
+    x, y = torch.zeros(4), torch.zeros(4)
+    params = [
+        ScalarParam("n", "n", dtypes.int32),
+        PointerParam("x", "x", dtypes.float32),
+        ScalarParam("flag", "flag", dtypes.int1),
+        PointerParam("y", "y", dtypes.float32),
+    ]
+    packer, frame = pack(params, {"n": 5, "x": x, "flag": True, "y": y})
+    assert packer.offsets == (16, 0, 20, 8)
+    assert struct.unpack("<QQi?", frame.bytes_at(0, 21)) == (x.data_ptr(), y.data_ptr(), 5, True)
+    assert list(frame.pointers) == [frame.start + offset for offset in packer.offsets]
+
+
 def test_pointers_reach_the_values():
     params = [ScalarParam("flag", "flag", dtypes.int1), ScalarParam("n", "n", dtypes.int32)]
     packer, frame = pack(params, {"flag": True, "n": 5})

@@ -188,6 +188,7 @@ gemm_co(const __grid_constant__ TensorMap a_map, i64 a_shape_1, const __grid_con
         wgmma_commit();
         cursor_2.next();
         wgmma_wait<0>();
+        keep(acc_1);
         if (lane == 0) mbarrier_arrive(empty_1 + 8 * released_1.slot);
         released_1.next();
       }

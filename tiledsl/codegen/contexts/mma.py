@@ -16,11 +16,8 @@ from tiledsl.codegen.watch import number
 from tiledsl.codegen.wgmma import wgmma_shape
 from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import mma_operand_8bit
-from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma as ops
-from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.smem import smem_type
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
@@ -200,21 +197,16 @@ def plain(op: object, e: Emission) -> NoContext:
     return NoContext()
 
 
-def _carries(op: Op) -> bool:
-    """Whether an op only hands a value to the next iteration of a loop."""
-    return isinstance(op, Yield) and op.parent is not None and isinstance(op.parent.parent, For)
-
-
 @emits("mma.wait")
 def wait(op: ops.Wait, e: Emission) -> WaitContext:
     """`wgmma_wait<1>();`."""
     copies: list[str] = []
     for result, operand in wait_ties(op):
-        users = e.users(result)
-        if not users:
+        if not e.users(result):
             continue
-        if op.pending == 0 and not all(_carries(u) for u in users):
-            # Without the pin ptxas may move reads of the accumulator above the wait (C7514).
+        if op.pending == 0:
+            # Without the pin ptxas may move reads of the accumulator above the wait (C7514). Where
+            # the next iteration alone reads it, NVVM takes less time for it.
             copies.append(f"keep({e.text(operand)});")
         if e.variables.root(result) is e.variables.root(operand):
             continue

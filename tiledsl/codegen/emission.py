@@ -30,6 +30,8 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.elementwise import Div
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.specs import TensorView
 from tiledsl.ir.types import HandleType
@@ -347,7 +349,12 @@ class Emission:
 
 
 def _reads_once(user: Op, op: Op) -> bool:
-    """Whether the only user evaluates its operands once, where `op` stands."""
+    """Whether the only user evaluates its operands once, where `op` stands.
+
+    A quotient as one side of `c ? a : b` would be divided in a branch, by itself for each element.
+    """
+    if isinstance(user, Select) and isinstance(op, Div):
+        return False
     if user.parent is not op.parent or (user.regions and not isinstance(user, If)):
         return False
     return not user.is_terminator or _is_map_body(user)

@@ -152,7 +152,10 @@ def div(op: ops.Div, e: Emission) -> Expression:
     if dtype_of(op.result).bits == 64:
         return call(op, e, "div_rn")
     if e.text(op.a) == literal(1.0, float32):  # an input of a map may stand for a constant
-        return CallContext(rounding(op, e), True, "reciprocal", e.text(op.b))
+        name = "rcp_approx" if op.fast else "reciprocal"
+        return CallContext(rounding(op, e), True, name, e.text(op.b))
+    if op.fast:
+        return call(op, e, "div_normal")
     return call(op, e, "div_full")
 
 

@@ -118,9 +118,13 @@ class Mul(Binary, opcode="elementwise.mul"):
 
 
 class Div(Binary, opcode="elementwise.div"):
-    """a / b on floats, 2 ulp in f32 (`div_rn` is correctly rounded), correctly rounded in f64."""
+    """a / b on floats, 2 ulp in f32 (`div_rn` is correctly rounded), correctly rounded in f64.
+
+    fast: b is at least the smallest normal number of f32; beyond 2**126 the result may be 0.
+    """
 
     allowed = ("float",)
+    fast: bool = attribute(default=False)
 
     def compute(self, a: Any, b: Any) -> Any:
         return a / b

@@ -92,17 +92,25 @@ def philox(
     )
 
 
+def _product(b: Builder, x: Value, factor: int, bits: int) -> tuple[Value, Value]:
+    """The upper and the lower word of a product; of 32 bits both come from one multiplication."""
+    if bits == 64:
+        return call_library(b, "umulhi", x, factor), _of(b, "*", x, factor)
+    both = _of(b, "*", as_value(b, x, uint64), factor)
+    return as_value(b, _of(b, ">>", both, 32), uint32), as_value(b, both, uint32)
+
+
 def _philox_rounds(
     b: Builder, words: list[Value], k0: Value, k1: Value, n_rounds: int, bits: int
 ) -> Four:
     key_a, key_b, factor_a, factor_b = _CONSTANTS[bits]
     c0, c1, c2, c3 = words
     for _ in range(n_rounds):
-        x, y = c0, c2
-        c0 = _of(b, "^", _of(b, "^", call_library(b, "umulhi", y, factor_b), c1), k0)
-        c2 = _of(b, "^", _of(b, "^", call_library(b, "umulhi", x, factor_a), c3), k1)
-        c1 = _of(b, "*", y, factor_b)
-        c3 = _of(b, "*", x, factor_a)
+        high_b, low_b = _product(b, c2, factor_b, bits)
+        high_a, low_a = _product(b, c0, factor_a, bits)
+        c0 = _of(b, "^", _of(b, "^", high_b, c1), k0)
+        c2 = _of(b, "^", _of(b, "^", high_a, c3), k1)
+        c1, c3 = low_b, low_a
         k0 = _of(b, "+", k0, key_a)
         k1 = _of(b, "+", k1, key_b)
     return c0, c1, c2, c3

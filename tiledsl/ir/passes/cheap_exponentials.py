@@ -1,8 +1,9 @@
-"""Finds exponentials that need not be computed in all generality.
+"""Finds exponentials and quotients that need not be computed in all generality.
 
 exp of f32 takes eight instructions because its argument may be anything and its result has to be
 right to 2 ulp. Two take fewer: those whose results are rounded to 16 bits in the end, and those of
-what is at most 0, as x - max(x) is.
+what is at most 0, as x - max(x) is. A division takes as many, most of them for divisors beyond the
+normal numbers; `1 + exp(-x)` is none of these.
 """
 
 from __future__ import annotations
@@ -25,19 +26,28 @@ _SHAPES = tile.Broadcast | tile.ExpandDims | tile.Splat
 _KEEPING = _SHAPES | ew.Mul | ew.Div | ew.Select
 """Ops whose result is off by as many parts as their operands together."""
 _ROUNDED_BITS = 16
+_SMALLEST_NORMAL = 2.0**-126
 
 
 @register_pass("cheap-exponentials", consumes=Level.TILE, produces=Level.TILE)
 def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     """Marks f32 exponentials `fast` where only 16 bits are kept, else `nonpositive` where they are.
 
+    Quotients of which 16 bits are kept are `fast` where the divisor is at least the smallest normal
+    number.
+
     `ex2.approx.ftz` after a multiplication by log2(e) is off by 2 ulp and by 1e-7 of its argument's
     size, at most 1e-5 before the result is 0 or infinite: nothing next to the rounding to bf16 or
-    f16, as long as results are multiplied, divided, and summed among themselves only.
+    f16, as long as results are multiplied, divided, and summed with what is not negative only.
     """
     del target
     changes = 0
     for op in list(graph.walk()):
+        if isinstance(op, ew.Div) and not op.fast and _dtype(op.result) == float32:
+            if _is_normal(op.b) and _is_rounded(graph, op.result):
+                graph.replace_op(op, op.rebuild({}, fast=True))
+                changes += 1
+            continue
         if not isinstance(op, ew.Exp) or op.fast or _dtype(op.result) != float32:
             continue
         if _is_rounded(graph, op.result):
@@ -74,11 +84,38 @@ def _is_rounded(graph: TileGraph, value: Value) -> bool:
                     user.widened
                 ) == {float32}:
                     todo += user.results
+                case ew.Add() if _is_nonnegative(user.a) and _is_nonnegative(user.b):
+                    todo.append(user.result)
                 case _ if isinstance(user, _KEEPING):
                     todo.append(user.result)
                 case _:
                     return False
     return True
+
+
+def _is_nonnegative(value: Value) -> bool:
+    """Whether all elements are surely not below 0, or NaN."""
+    match op := _unshaped(value).defining_op:
+        case ew.Constant():
+            return op.value >= 0
+        case ew.Exp() | ew.Exp2():
+            return True
+        case ew.Add() | ew.Mul():
+            return _is_nonnegative(op.a) and _is_nonnegative(op.b)
+        case _:
+            return False
+
+
+def _is_normal(value: Value) -> bool:
+    """Whether all elements are at least the smallest normal number of f32, or NaN."""
+    match op := _unshaped(value).defining_op:
+        case ew.Constant():
+            return op.value >= _SMALLEST_NORMAL
+        case ew.Add():
+            pairs = ((op.a, op.b), (op.b, op.a))
+            return any(_is_normal(x) and _is_nonnegative(y) for x, y in pairs)
+        case _:
+            return False
 
 
 def is_at_most_zero(value: Value) -> bool:

@@ -27,9 +27,6 @@ from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
-from tiledsl.ir.ops.memory import Load
-from tiledsl.ir.ops.memory import Store
-from tiledsl.ir.ops.pointer import Barrier
 from tiledsl.ir.ops.pointer import Load as PointerLoad
 from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
@@ -46,6 +43,7 @@ from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.fold_sums import fold_sums
+from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
@@ -421,37 +419,6 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     unbatch_dots(out)
     fold_sums(out)
     return out
-
-
-def order_memory(graph: TileGraph) -> None:
-    """Barriers between the accesses of a tensor that one program both loads and stores.
-
-    Threads hold other elements of a load than of a store. A load that one store of the same block
-    follows needs none.
-    """
-    touched: dict[Value, list[Load | Store]] = {}
-    for op in graph.walk():
-        if isinstance(op, Load | Store):
-            touched.setdefault(op.tensor, []).append(op)
-    for accesses in touched.values():
-        stores = [op for op in accesses if isinstance(op, Store)]
-        if not stores or len(accesses) == 1:
-            continue
-        if len(stores) == 1 and len(accesses) == 2 and not _apart(accesses[0], accesses[1]):
-            continue
-        for op in accesses:
-            graph.insert_before(op, Barrier(loc=op.loc))
-
-
-def _apart(first: Load | Store, second: Load | Store) -> bool:
-    """Whether two accesses are not a load and then a store of one block."""
-    return (
-        not isinstance(first, Load)
-        or not isinstance(second, Store)
-        or first.parent is not second.parent
-        or first.offsets != second.offsets
-        or first.block_shape != second.block_shape
-    )
 
 
 class Lowering:

@@ -171,3 +171,27 @@ def test_tiles_of_many_elements_a_thread_are_not_shifted() -> None:
     options = {"BM": 32, "BN": 256, "num_warps": 1}
     made = blocks_compiled(move_blocks, (tensor(x), tensor(y)), (2, 2), **options)
     assert "_shifted<" not in made.module.source
+
+
+@tiledsl.jit
+def sum_parts(y, x, x_stride, n_cols, PARTS: tl.constexpr, WIDTH: tl.constexpr):
+    """Sums of rows, PARTS x WIDTH elements at a time."""
+    row = tl.program_id(0)
+    places = tl.arange(0, PARTS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    total = tl.zeros((WIDTH,), tl.float32)
+    for start in range(0, n_cols, PARTS * WIDTH):
+        cols = start + places
+        x_part = tl.load(x + row * x_stride + cols, mask=cols < n_cols, other=0.0)
+        total += tl.sum(x_part.to(tl.float32), axis=0)
+    tl.store(y + row, tl.sum(total, axis=0))
+
+
+@pytest.mark.parametrize("width", [256, 12], ids=str)
+def test_parts_of_a_row_are_off_alike(width: int) -> None:
+    """Where they are whole pieces apart, a warp branches on what all its vectors are off by."""
+    x, y = drawn(3, 2053, torch.bfloat16, 1), torch.zeros(3)
+    text = run(sum_parts, [y, x, 2053, 2053, 4, width], 3)
+    if width == 256:
+        assert "OneOffset" in text
+    want = x[: 3 * 2053].view(3, 2053).float().sum(1)
+    assert torch.equal(y, want)

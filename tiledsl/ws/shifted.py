@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.ir.analysis.affine import NotAffine
+from tiledsl.ir.analysis.affine import address_of
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.types import TileType
 from tiledsl.ir.vectors import is_too_long
@@ -73,13 +76,31 @@ def shift_of(op: Op, layout: Layout, facts: AxisFacts) -> Shift | None:
     if isinstance(op, pointer.Store) and lanes == 1:
         return None
     falls = op.mask is None or only_falls(op.mask, dim, width, facts)
-    alike = _is_one_run(layout, dim, run)
-    return Shift(width, lanes, falls, alike, alike and found.chained and found.size == width)
+    if run % layout.padded_shape[dim]:
+        return Shift(width, lanes, falls, False, False)
+    others = [d for d in range(layout.rank) if d != dim and _is_in_warp(layout, d)]
+    chained = not others and found.chained and found.size == width
+    return Shift(width, lanes, falls, _are_whole_pieces_apart(op.pointer, others), chained)
 
 
-def _is_one_run(layout: Layout, dim: int, run: int) -> bool:
-    """Whether what a warp holds lies in one run, so that vectors are apart by whole pieces."""
-    others = [digit for d, digits in enumerate(layout.dims) if d != dim for digit in digits]
-    if any(digit.size > 1 and digit.unit is not Unit.WARP for digit in others):
+def _is_in_warp(layout: Layout, dim: int) -> bool:
+    """Whether a warp holds more than one coordinate of a dimension."""
+    return any(digit.size > 1 and digit.unit is not Unit.WARP for digit in layout.dims[dim])
+
+
+def _are_whole_pieces_apart(pointer: Value, dims: list[int]) -> bool:
+    """Whether runs whose coordinates differ along some dimensions are apart by whole pieces."""
+    if not dims:
+        return True
+    type_ = pointer.type
+    assert isinstance(type_, TileType)
+    assert type_.dtype.element is not None
+    try:
+        products = address_of(pointer).offset.products
+    except NotAffine:
         return False
-    return run % layout.padded_shape[dim] == 0
+    size = type_.dtype.element.bytes
+    return all(
+        p.dim not in dims or (p.modulus is None and p.number * size % PIECE_BYTES == 0)
+        for p in products
+    )

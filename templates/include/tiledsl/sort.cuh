@@ -1,5 +1,7 @@
 // sort.cuh - bitonic sorts of rows in shared memory, by unsigned keys in the order of the elements.
 #pragma once
+#include "tiledsl/reduce.cuh"
+#include "tiledsl/regs.cuh"
 #include "tiledsl/smem.cuh"
 #include "tiledsl/types.cuh"
 
@@ -55,18 +57,110 @@ template <class Key, int ROW> TDSL_FN void pad_rows(u32 addr, int rows, int used
   }
 }
 // Sorts `rows` rows of ROW keys, from runs of FROM / 2 keys on, which are sorted up and down by turns (FROM = ROW: the
-// row is bitonic). `sync` is a barrier of the THREADS threads; ends with one.
+// row is bitonic). `sync` is a barrier of the THREADS threads; ends with one. Steps of up to 32 keys stay inside of the
+// 64 keys that a warp has at a time.
 template <class Key, int ROW, int FROM, class Sync>
 TDSL_FN void sort_rows(u32 addr, int rows, u32 thread, u32 threads, Sync sync) {
+  int last = 64;
   for (int run = FROM; run <= ROW; run *= 2) {
     for (int stride = run / 2; stride > 0; stride /= 2) {
-      sync();
+      if (stride > 32 || last > 32) sync();
+      else warp_sync();
+      last = stride;
       for (int p = (int)thread; p < rows * (ROW / 2); p += (int)threads) {
-        const int i = p / stride * stride * 2 + p % stride;
+        const int i = 2 * p - (p & (stride - 1));
         const u32 low = addr + i * sizeof(Key), high = low + stride * sizeof(Key);
         const Key a = ld_shared<Key>(low), b = ld_shared<Key>(high);
         const bool up = (i & (ROW - 1) & run) == 0;
         if ((a > b) == up && a != b) st_shared<Key>(low, b), st_shared<Key>(high, a);
+      }
+    }
+  }
+  sync();
+}
+
+// The smaller key to a, the larger one to b: the one that is not the smaller, since a maximum would be compared again.
+// Thread.
+template <class Key> TDSL_FN void put_in_order(Key& a, Key& b) {
+  const Key both = a ^ b, low = a < b ? a : b;
+  a = low, b = both ^ low;
+}
+// Sorts K keys in registers from runs of FROM / 2 on, as sort_rows does. Thread.
+template <int FROM, int K, class Key> TDSL_FN void sort_keys(Key (&k)[K]) {
+#pragma unroll
+  for (int run = FROM; run <= K; run *= 2) {
+#pragma unroll
+    for (int stride = run / 2; stride > 0; stride /= 2) {
+#pragma unroll
+      for (int p = 0; p < K / 2; ++p) {
+        const int i = 2 * p - (p & (stride - 1));
+        if (i & run & (K - 1)) put_in_order(k[i + stride], k[i]);
+        else put_in_order(k[i], k[i + stride]);
+      }
+    }
+  }
+}
+// The K smallest of two sorted sets of K keys: of one from its beginning and the other one from its end. Thread.
+template <int K, class Key> TDSL_FN void keep_first(Key (&best)[K], const Key (&other)[K]) {
+#pragma unroll
+  for (int i = 0; i < K; ++i) best[i] = best[i] < other[K - 1 - i] ? best[i] : other[K - 1 - i];
+  sort_keys<K>(best);
+}
+// Of the K keys of each of LANES lanes the smallest, to all of them. The full warp, converged. ISA: shfl.sync.
+template <int LANES, int K, class Key> TDSL_FN void keep_first_of_lanes(Key (&best)[K]) {
+#pragma unroll
+  for (int step = 1; step < LANES; step *= 2) {
+    Key other[K];
+#pragma unroll
+    for (int i = 0; i < K; ++i) other[i] = shfl_xor(best[i], step);
+    keep_first(best, other);
+  }
+}
+// The K smallest keys of each of `rows` rows of ROW, sorted, at the beginning of the row. Each of PARTS parts of a row
+// is a warp's, of which each lane keeps the K smallest that it has seen. `sync` as in sort_rows; ends with one.
+template <class Key, int ROW, int K, int PARTS, class Sync>
+TDSL_FN void first_of_rows(u32 addr, int rows, u32 thread, u32 threads, Sync sync) {
+  constexpr int PART = ROW / PARTS, CHUNK = 32 * K;
+  const int lane = (int)thread % 32, warp = uniform((int)thread / 32), warps = (int)threads / 32;
+  sync();
+  for (int part = warp; part < rows * PARTS; part += warps) {
+    const u32 keys = addr + part * (PART * sizeof(Key));
+    Key best[K];
+#pragma unroll
+    for (int first = 0; first < PART; first += CHUNK) {
+      Key found[K];
+#pragma unroll
+      for (int i = 0; i < K; ++i) {
+        const int at = first + 32 * i + lane;
+        found[i] = at < PART ? ld_shared<Key>(keys + at * sizeof(Key)) : (Key)~(Key)0;
+      }
+      sort_keys<2>(found);
+      if (first) {
+        keep_first(best, found);
+      } else {
+#pragma unroll
+        for (int i = 0; i < K; ++i) best[i] = found[i];
+      }
+    }
+    keep_first_of_lanes<32>(best);
+    warp_sync();
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < K; ++i) st_shared<Key>(keys + i * sizeof(Key), best[i]);
+    }
+  }
+  if constexpr (PARTS > 1) {
+    sync();
+    for (int row = warp; row < rows; row += warps) {
+      const u32 keys = addr + (row * PARTS + lane % PARTS) * (PART * sizeof(Key));
+      Key best[K];
+#pragma unroll
+      for (int i = 0; i < K; ++i) best[i] = ld_shared<Key>(keys + i * sizeof(Key));
+      keep_first_of_lanes<PARTS>(best);
+      warp_sync();
+      if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) st_shared<Key>(keys + i * sizeof(Key), best[i]);
       }
     }
   }

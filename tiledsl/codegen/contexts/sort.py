@@ -18,10 +18,17 @@ from tiledsl.codegen.registry import emits
 from tiledsl.ir.ops import sort as ops
 from tiledsl.ir.ops.tile import tile_type
 
+MOST_KEPT = 16
+"""Keys of 64 bits that a lane keeps in registers, beside as many that it compares them with."""
+
 
 @dataclass(frozen=True)
 class SortContext:
-    """guard, sync: barriers. keys: their type's traits. row, first: of keys, in a row and run."""
+    """guard, sync: barriers. keys: their type's traits. row, first: of keys, in a row and run.
+
+    variant: "few" where the first few keys of rows are found without sorting the rest; then `first`
+    is how many, and `parts` are the warps that share a row.
+    """
 
     guard: str
     puts: str
@@ -35,6 +42,8 @@ class SortContext:
     threads: int
     sync: str
     gets: str
+    parts: int
+    variant: str
 
 
 @emits("sort.sort")
@@ -57,17 +66,35 @@ def sort(op: ops.Sort, e: Emission) -> SortContext | None:
     thread = thread_index(e)
     pad = f"pad_rows<{keys}::Key, {op.row}>({scratch}, {rows}, {n}, {thread}, {threads});"
     sync = sync_text(e, op.barrier)
+    few = _few(op)
+    first = few or (op.row if op.merge else 2)
     return SortContext(
         sync if op.guarded else "",
         loop_text(e.layout(source).num_regs, 1, put),
         pad if op.row > n else "",
         keys,
         op.row,
-        op.row if op.merge else 2,
+        first,
         scratch,
         rows,
         thread,
         threads,
         sync,
         loop_text(e.layout(type_).num_regs, 1, get),
+        _parts(op.row // max(1, few), rows, threads // 32),
+        "few" if few else "",
     )
+
+
+def _few(op: ops.Sort) -> int:
+    """Keys that a lane keeps where few of a row are wanted, a power of two; else 0."""
+    kept = 1 << (op.count - 1).bit_length()
+    return 0 if op.merge or kept > MOST_KEPT or 2 * kept > op.row else kept
+
+
+def _parts(runs: int, rows: int, warps: int) -> int:
+    """Warps that share a row of so many runs of what a lane keeps: those that have no row else."""
+    parts = 1
+    while 2 * parts * rows <= warps and 2 * parts <= runs:
+        parts *= 2
+    return parts

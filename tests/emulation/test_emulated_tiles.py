@@ -78,3 +78,23 @@ def test_a_transposed_block_is_written_along_its_rows(shape: tuple[int, int]) ->
     arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y")}
     emulate.run(module, arrays, case.grid)
     assert torch.equal(y, x.t())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(45, 70), (7, 67), (96, 64)], ids=str)
+def test_rows_at_odd_addresses_are_stored_in_pieces(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Aligned pieces are cut out of shared memory; ends of rows, and of the tensor, by element."""
+    M, N = shape
+    x, memory = torch.rand(shape).to(dtype), torch.full((M * N + 12,), -1.0, dtype=dtype)
+    y = memory[3 : 3 + M * N].view(N, M)
+    grid = (-(-M // 32), -(-N // 64), 1)
+    case = Case("turned", turned, (x, y), (1,), {}, grid)
+    module = emitted(case)
+    assert ("store_rows<" in module.source) == (dtype == torch.bfloat16)
+    arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y")}
+    emulate.run(module, arrays, grid)
+    assert torch.equal(y, x.t())
+    assert (memory[:3] == -1).all()
+    assert (memory[3 + M * N :] == -1).all()

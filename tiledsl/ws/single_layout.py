@@ -15,6 +15,7 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory_rows import StoreRows
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
@@ -29,6 +30,7 @@ from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
+from tiledsl.ws.row_stores import store_rows
 from tiledsl.ws.scratch import SMALL_BYTES
 from tiledsl.ws.scratch import padded_bytes
 from tiledsl.ws.scratch import scratch_bytes
@@ -186,7 +188,7 @@ def _attempt(
     made = _lay_out(graph, plan, target, depth, room or UNLIMITED)
     if room is not None or plan.num_ctas > 1:
         return made
-    moves: list[tile.ConvertLayout] = made.graph.find(tile.ConvertLayout)
+    moves = [*made.graph.find(tile.ConvertLayout), *made.graph.find(StoreRows)]
     largest = max((padded_bytes(op) for op in moves), default=0)
     if largest <= SMALL_BYTES:
         return made
@@ -211,6 +213,7 @@ def _lay_out(
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
+    store_rows(out, role.body)
     problem = ""
     try:
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))

@@ -22,5 +22,6 @@
 #include "tiledsl/reduction.cuh"
 #include "tiledsl/scan.cuh"
 #include "tiledsl/exchange.cuh"
+#include "tiledsl/rows.cuh"
 #include "tiledsl/sort.cuh"
 #include "tiledsl/watch.cuh"

@@ -58,13 +58,26 @@ def scratch_of(op: Op, e: Emission) -> str:
     return e.atom(scratch)
 
 
-def coordinates(e: Emission, type_: TileType) -> list[str]:
-    """The coordinates of register `i`; parts that do not change are declared before."""
+Parts = Sequence[tuple[str, str]]
+"""What the thread and what register `i` contribute to each coordinate."""
+
+
+def _parts(e: Emission, type_: TileType) -> Parts:
+    """The parts of a tile's coordinates; those of the thread are declared before."""
     layout = e.layout(type_)
     return [
-        add(thread_coordinate(e, layout, d, dim_name(d, type_.rank)), register_part(layout, d))
+        (thread_coordinate(e, layout, d, dim_name(d, type_.rank)), register_part(layout, d))
         for d in range(type_.rank)
     ]
+
+
+def _sums(parts: Parts) -> list[str]:
+    return [add(thread, register) for thread, register in parts]
+
+
+def coordinates(e: Emission, type_: TileType) -> list[str]:
+    """The coordinates of register `i`; parts that do not change are declared before."""
+    return _sums(_parts(e, type_))
 
 
 def inside_tile(e: Emission, type_: TileType, coords: Sequence[str], *, once: bool) -> list[str]:
@@ -95,8 +108,27 @@ def loop_text(count: int, width: int, statement: str) -> str:
 
 
 def _place(scratch: str, index: str, size: int) -> str:
+    return f"{scratch} + {_swizzled(index, size)}"
+
+
+def _swizzled(index: str, size: int) -> str:
     byte = index if size == 1 else f"({index}) * {size}"
-    return f"{scratch} + exchange_at({byte})"
+    return f"exchange_at({byte})"
+
+
+def _own_place(e: Emission, type_: TileType, own: Parts, scratch: str, shape: Sequence[int]) -> str:
+    """Where register `i` of a tile lies in a row-major tile of `shape`, from its beginning on.
+
+    Where all extents are powers of two, what the thread and what the register contribute to an
+    index have no bit in common: the place is the exclusive or of theirs, of which that of the
+    register is known when the loop is unrolled.
+    """
+    layout, size = e.layout(type_), type_.dtype.bytes
+    extents = (*shape, *(digit.size for dim in layout.dims for digit in dim))
+    if is_padded(layout, type_.shape) or any(n & (n - 1) for n in extents):
+        return _place(scratch, flat_index(_sums(own), shape), size)
+    places = [_swizzled(flat_index([c[n] or "0" for c in own], shape), size) for n in range(2)]
+    return f"{scratch} + ({' ^ '.join(places)})"
 
 
 def _width(e: Emission, type_: TileType, *multiples: int) -> int:
@@ -119,32 +151,53 @@ def put_tile(
 ) -> str:
     """Writes a tile into a row-major tile of `shape`, from coordinate `start` on."""
     type_ = tile_type(value, "exchange")
-    coords = coordinates(e, type_)
+    own = _parts(e, type_)
+    coords = _sums(own)
     condition = " && ".join(inside_tile(e, type_, coords, once=True)) or "true"
     begin = tuple(start or (0,) * type_.rank)
-    moved = [add(str(s) if s else "", c) for s, c in zip(begin, coords, strict=True)]
     width = _width(e, type_, begin[-1], shape[-1]) if type_.rank else 1
-    at = _place(scratch, flat_index(moved, shape), type_.dtype.bytes)
+    if any(begin):
+        moved = [add(str(s) if s else "", c) for s, c in zip(begin, coords, strict=True)]
+        at = _place(scratch, flat_index(moved, shape), type_.dtype.bytes)
+    else:
+        at = _own_place(e, type_, own, scratch, shape)
     form = f"{width}, {memory_type(type_.dtype)}"
     statement = f"write_shared<{form}>({e.text(value)}, i, {at}, {condition});"
     return loop_text(e.layout(type_).num_regs, width, statement)
 
 
-def get_tile(
-    e: Emission,
-    result: Value,
-    scratch: str,
-    shape: Sequence[int],
-    coords: Sequence[str],
-    width: int,
+def get_tile(e: Emission, result: Value, scratch: str) -> str:
+    """Reads every register of a tile from its place in a row-major tile of the same shape."""
+    type_, name = tile_type(result, "exchange"), e.name(result, "x")
+    return get_registers(e, type_, name, scratch) + _pins(e, result)
+
+
+def _get_from(
+    e: Emission, result: Value, scratch: str, shape: Sequence[int], width: int, coords: list[str]
 ) -> str:
-    """Reads every register from the coordinates of a row-major tile of `shape`."""
-    type_ = tile_type(result, "exchange")
-    name = e.name(result, "x")
+    """Reads every register from other coordinates of a row-major tile of `shape`."""
+    type_, name = tile_type(result, "exchange"), e.name(result, "x")
     at = _place(scratch, flat_index(coords, shape), type_.dtype.bytes)
+    return _reads(e, type_, name, at, width) + _pins(e, result)
+
+
+def _pins(e: Emission, result: Value) -> str:
+    return f"\nkeep({e.name(result)});" if e.is_accumulator(result) else ""
+
+
+def get_registers(e: Emission, type_: TileType, name: str, scratch: str) -> str:
+    """Reads the registers of a variable from a row-major tile."""
+    if is_padded(e.layout(type_), type_.shape):
+        index = flat_index(clamped_coordinates(e, type_), type_.shape)
+        at = _place(scratch, index, type_.dtype.bytes)
+    else:
+        at = _own_place(e, type_, _parts(e, type_), scratch, type_.shape)
+    return _reads(e, type_, name, at, _width(e, type_))
+
+
+def _reads(e: Emission, type_: TileType, name: str, at: str, width: int) -> str:
     statement = f"read_shared<{width}, {memory_type(type_.dtype)}>({name}, i, {at});"
-    pins = f"\nkeep({name});" if e.is_accumulator(result) else ""
-    return loop_text(e.layout(type_).num_regs, width, statement) + pins
+    return loop_text(e.layout(type_).num_regs, width, statement)
 
 
 def clamped_coordinates(e: Emission, type_: TileType) -> list[str]:
@@ -166,11 +219,8 @@ def _exchange(op: Op, e: Emission, puts: str, gets: str, variant: str = "") -> E
 def whole_tile(op: Op, e: Emission, source: Value, variant: str = "") -> ExchangeContext:
     """The same elements in row-major order, in the layout (and shape) of the result."""
     scratch, result = scratch_of(op, e), op.results[0]
-    source_type, type_ = tile_type(source, op.opcode), tile_type(result, op.opcode)
-    puts = put_tile(e, source, scratch, source_type.shape)
-    gets = get_tile(
-        e, result, scratch, type_.shape, clamped_coordinates(e, type_), _width(e, type_)
-    )
+    puts = put_tile(e, source, scratch, tile_type(source, op.opcode).shape)
+    gets = get_tile(e, result, scratch)
     return _exchange(op, e, puts, gets, variant)
 
 
@@ -198,9 +248,7 @@ def cat(op: ops.Cat, e: Emission) -> ExchangeContext:
     start = [0] * type_.rank
     start[op.axis] = tile_type(op.a, "cat").shape[op.axis]
     puts = [put_tile(e, op.a, scratch, type_.shape), put_tile(e, op.b, scratch, type_.shape, start)]
-    gets = get_tile(
-        e, op.result, scratch, type_.shape, clamped_coordinates(e, type_), _width(e, type_)
-    )
+    gets = get_tile(e, op.result, scratch)
     return _exchange(op, e, "\n".join(puts), gets)
 
 
@@ -212,7 +260,7 @@ def flip(op: ops.Flip, e: Emission) -> ExchangeContext:
     coords = clamped_coordinates(e, type_)
     coords[op.axis] = f"{type_.shape[op.axis] - 1} - ({coords[op.axis]})"
     width = _width(e, type_) if op.axis != type_.rank - 1 else 1
-    return _exchange(op, e, puts, get_tile(e, op.result, scratch, type_.shape, coords, width))
+    return _exchange(op, e, puts, _get_from(e, op.result, scratch, type_.shape, width, coords))
 
 
 @emits("tile.gather")
@@ -224,7 +272,7 @@ def gather(op: ops.Gather, e: Emission) -> ExchangeContext:
     coords = clamped_coordinates(e, type_)
     index = element(e, op.index, "i")
     coords[op.axis] = f"clamp_index({index}, {shape[op.axis]})"
-    return _exchange(op, e, puts, get_tile(e, op.result, scratch, shape, coords, 1))
+    return _exchange(op, e, puts, _get_from(e, op.result, scratch, shape, 1, coords))
 
 
 @emits("tile.histogram")

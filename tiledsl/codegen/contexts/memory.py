@@ -59,7 +59,7 @@ class AccessContext:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Facts of one block access, shared by loads and stores."""
 
     tensor: Value
@@ -100,12 +100,12 @@ def stride(op: ops.Stride, e: Emission) -> ExtentContext:
 @emits("memory.load")
 def load(op: ops.Load, e: Emission) -> AccessContext:
     """Elements outside the tensor are `other`, or 0."""
-    block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.result.type, e)
+    block = block_of(op.tensor, op.offsets, op.block_shape, op.squeeze, op.result.type, e)
     name = e.name(op.result, "x")
     dtype = block.type_.dtype
     other = _other(op.other, dtype, e)
     pins = f"keep({name});" if e.is_accumulator(op.result) else ""
-    made = _access(block, e, name, other=other, pins=pins, is_store=False)
+    made = access_of(block, e, name, other=other, pins=pins, is_store=False)
     if not op.part:
         return made
     own = op.part_of_warpgroup
@@ -119,24 +119,25 @@ def load(op: ops.Load, e: Emission) -> AccessContext:
 @emits("memory.store")
 def store(op: ops.Store, e: Emission) -> AccessContext:
     """Elements outside the tensor are dropped; of threads with copies the first one stores."""
-    block = _block(op.tensor, op.offsets, op.block_shape, op.squeeze, op.value.type, e)
+    block = block_of(op.tensor, op.offsets, op.block_shape, op.squeeze, op.value.type, e)
     if op.end is not None:
         block = replace(block, end=op.end, end_dim=op.end_dim)
-    return _access(block, e, e.text(op.value), other="", pins="", is_store=True)
+    return access_of(block, e, e.text(op.value), other="", pins="", is_store=True)
 
 
-def _block(
+def block_of(
     tensor: Value,
     offsets: tuple[Value, ...],
     extents: tuple[int, ...],
     squeeze: tuple[int, ...],
     tile: object,
     e: Emission,
-) -> _Block:
+) -> Block:
+    """The facts of an access of a tile."""
     assert isinstance(tile, TileType)
     kept = [d for d in range(len(extents)) if d not in squeeze]
     tile_dims = tuple(kept.index(d) if d in kept else None for d in range(len(extents)))
-    return _Block(tensor, tensor_type(tensor, "block"), offsets, extents, tile_dims, e.layout(tile))
+    return Block(tensor, tensor_type(tensor, "block"), offsets, extents, tile_dims, e.layout(tile))
 
 
 def _other(value: Value | None, dtype: DType, e: Emission) -> str:
@@ -149,9 +150,10 @@ def _other(value: Value | None, dtype: DType, e: Emission) -> str:
     return f"({memory_type(dtype)}){e.atom(value)}"
 
 
-def _access(
-    block: _Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool
+def access_of(
+    block: Block, e: Emission, name: str, *, other: str, pins: str, is_store: bool
 ) -> AccessContext:
+    """The access of the registers of `name`."""
     starts = [_start(block, dim, e) for dim in range(block.type_.rank)]
     at, run = _address(block, starts, e), _Run()
     inside = _inside(block, starts, e, run, is_store=is_store)
@@ -193,7 +195,7 @@ class _Run:
         return f"run_lane<{width}>({', '.join(parts)})"
 
 
-def _shifted(block: _Block, c: AccessContext, run: _Run, *, is_store: bool) -> str:
+def _shifted(block: Block, c: AccessContext, run: _Run, *, is_store: bool) -> str:
     """The access in aligned pieces of vectors that are not aligned themselves, or ""."""
     found, element = vectors_of(block.layout), memory_type(block.type_.dtype)
     is_whole = c.width * block.type_.dtype.bytes == PIECE_BYTES
@@ -210,7 +212,7 @@ def _shifted(block: _Block, c: AccessContext, run: _Run, *, is_store: bool) -> s
     return f"store_shifted<{form}>({c.name}, true, [&](int i) {{ return {lane}; }});"
 
 
-def _start(block: _Block, dim: int, e: Emission) -> str:
+def _start(block: Block, dim: int, e: Emission) -> str:
     """The coordinate of this thread's first element along a dimension of the tensor, atomic."""
     offset, tile_dim = block.offsets[dim], block.tile_dims[dim]
     base = e.atom(offset)
@@ -224,7 +226,7 @@ def _start(block: _Block, dim: int, e: Emission) -> str:
     )
 
 
-def _wide_start(block: _Block, tile_dim: int, stem: str, base: str, e: Emission) -> str:
+def _wide_start(block: Block, tile_dim: int, stem: str, base: str, e: Emission) -> str:
     part = thread_coordinate(e, block.layout, tile_dim, stem)
     if not part:
         return base
@@ -233,12 +235,12 @@ def _wide_start(block: _Block, tile_dim: int, stem: str, base: str, e: Emission)
     return name
 
 
-def _reg(block: _Block, dim: int) -> str:
+def _reg(block: Block, dim: int) -> str:
     tile_dim = block.tile_dims[dim]
     return "" if tile_dim is None else register_part(block.layout, tile_dim)
 
 
-def _address(block: _Block, starts: list[str], e: Emission) -> str:
+def _address(block: Block, starts: list[str], e: Emission) -> str:
     """Pointer of this thread's first element, declared before, plus the register's distance."""
     first: list[str] = []
     step: list[str] = []
@@ -271,7 +273,7 @@ def _address(block: _Block, starts: list[str], e: Emission) -> str:
     )
 
 
-def _inside(block: _Block, starts: list[str], e: Emission, run: _Run, *, is_store: bool) -> str:
+def _inside(block: Block, starts: list[str], e: Emission, run: _Run, *, is_store: bool) -> str:
     """The predicate of register `i`; its parts go to `run`."""
     by_dim: list[list[str]] = []
     for dim, start in enumerate(starts):
@@ -300,7 +302,7 @@ def _inside(block: _Block, starts: list[str], e: Emission, run: _Run, *, is_stor
     return " && ".join([*first, *(c for found in by_dim for c in found)])
 
 
-def _vector_check(block: _Block, inner: int, width: int, e: Emission) -> str:
+def _vector_check(block: Block, inner: int, width: int, e: Emission) -> str:
     """When all vectors are aligned and none crosses the tensor's edge.
 
     Empty when that is certain.

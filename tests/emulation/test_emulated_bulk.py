@@ -125,6 +125,26 @@ def test_loads_that_start_anywhere(at_k: int) -> None:
     )
 
 
+# fmt: off
+@tiledsl.jit
+def widened(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Operands of 8 bits that are widened before the product."""
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], BK):
+        y = b.load((k, n), (BK, BN)).to(tl.bfloat16)
+        acc = tl.dot(a.load((m, k), (BM, BK)), y, acc)
+    c.store((m, n), acc)
+# fmt: on
+
+
+def test_loads_of_tiles_whose_rows_end_between_16_bytes() -> None:
+    """Tiles of 136 bytes a row: the second one starts at 136, where no bulk copy does."""
+    x, y = RNG.standard_normal((64, 64)).astype(BF16), RNG.standard_normal((64, 272)).astype(E4M3)
+    args = {"a": x, "b": y, "c": np.zeros((64, 272), BF16)}
+    same_as_interpreter(widened, args, ("c",), (1, 2), BM=64, BN=136, BK=32)
+
+
 def test_loads_that_start_at_16_bytes_stay_bulk_copies() -> None:
     """A multiple of 16 as an argument, or what the kernel states."""
     assert run(64, 64, at_k=16, BM=64, BN=64).certificate is not None

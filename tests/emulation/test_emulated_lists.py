@@ -121,3 +121,18 @@ def test_tensors_without_a_tensor_map() -> None:
     assert not isinstance(made.plan, Plan)
     for x, y, z in zip(*lists.values(), strict=True):
         np.testing.assert_array_equal(z.astype(F32), x.astype(F32) @ y.astype(F32))
+
+
+def test_rows_of_one_problem_that_end_between_16_bytes() -> None:
+    """Its store leaves what lies beside the slice as it was, whatever the first problem's rows are."""
+    shapes = [(64, 64, 64), (40, 100, 64)]
+    wide = [np.full((m, n + 8 + -n % 8), 7, BF16) for m, n, _ in shapes]
+    lists = {
+        "a": [whole(m, k) for m, _, k in shapes],
+        "b": [whole(n, k).T for _, n, k in shapes],
+        "c": [x[:, :n] for x, (_, n, _) in zip(wide, shapes, strict=True)],
+    }
+    run(grouped_list, lists, grid_of(shapes), 0, BM=64, BN=64, BK=64)
+    for x, a, b, (_, n, _) in zip(wide, lists["a"], lists["b"], shapes, strict=True):
+        assert (x[:, n:] == 7).all()
+        assert (x[:, :n].astype(np.float64) == a.astype(np.float64) @ b.astype(np.float64)).all()

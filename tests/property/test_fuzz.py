@@ -36,7 +36,7 @@ from tiledsl.jit import JitFunction
 from tiledsl.runtime.interop import from_numpy
 
 SLICE = range(40)
-EMULATED = (0, 9)
+EMULATED = (0, 11)
 """Kernels of the slice that are specialised, and small."""
 LEVELS = Levels(plans=2)
 

@@ -110,11 +110,12 @@ class Draft:
         dtype: str,
         role: str = "in",
         layout: str = "",
+        fixed: bool = False,
         **rest: Any,
     ) -> str:
-        """Adds an argument; returns its name."""
+        """Adds an argument; returns its name. fixed: of this layout, whatever is drawn."""
         chosen = layout or self.weighted(LAYOUTS)
-        if self.wild and self.chance(0.3):
+        if self.wild and not fixed and self.chance(0.3):
             chosen = self.weighted(WILD)
         if len(shape) < 2 and chosen in ("col", "colpitch"):
             chosen = "row"

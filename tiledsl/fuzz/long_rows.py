@@ -35,7 +35,7 @@ def draw_long_rows(d: Draft) -> None:
     parts = [f"{_row(d, name, d.weighted(INPUTS))}.to(tl.float32)" for name in names]
     d.line("r = " + f" {d.pick('+-*')} ".join(parts))
     if d.chance(0.3):
-        d.tensor("each", ("M",), "float32", pointer=True, layout="row")
+        d.tensor("each", ("M",), "float32", pointer=True, layout="row", fixed=True)
         d.line("r = r * tl.load(each + row)")
     for _ in range(d.rng.randint(1, 3)):
         d.line("r = tl.where(inside, r, 0.0)")
@@ -43,13 +43,15 @@ def draw_long_rows(d: Draft) -> None:
         if d.chance(0.4):
             d.line(f"r = {d.pick(ACTIVATIONS).format('r')}")
     if d.chance(0.4):
-        d.tensor("w", ("N",), d.pick(["bfloat16", "float32"]), pointer=True, layout="row")
+        d.tensor(
+            "w", ("N",), d.pick(["bfloat16", "float32"]), pointer=True, layout="row", fixed=True
+        )
         d.line("r = r * tl.load(w + at, mask=inside, other=0).to(tl.float32)")
     if d.chance(0.3):
-        d.tensor("e", ("M",), "float32", "out", pointer=True, layout="row")
+        d.tensor("e", ("M",), "float32", "out", pointer=True, layout="row", fixed=True)
         total = d.pick(["tl.sum", "tl.max"])
         d.line(f"tl.store(e + row, {total}(tl.where(inside, r, 0.0), 0))")
-    d.tensor("y", ("M", "N"), output_dtype(d), "out", pointer=True, layout=_layout(d))
+    d.tensor("y", ("M", "N"), output_dtype(d), "out", pointer=True, layout=_layout(d), fixed=True)
     d.scalars["s_y"] = "y.stride(0)"
     d.line("tl.store(y + row * s_y + at, r, mask=inside)")
     if d.chance(0.65):
@@ -74,7 +76,7 @@ def _layout(d: Draft) -> str:
 
 def _row(d: Draft, name: str, dtype: str) -> str:
     """Adds a tensor; the program's row of it."""
-    d.tensor(name, ("M", "N"), dtype, pointer=True, layout=_layout(d))
+    d.tensor(name, ("M", "N"), dtype, pointer=True, layout=_layout(d), fixed=True)
     d.scalars[f"s_{name}"] = f"{name}.stride(0)"
     other = d.pick(["", ", other=0", ", other=0.0"])
     return f"tl.load({name} + row * s_{name} + at, mask=inside{other})"

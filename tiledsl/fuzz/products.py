@@ -109,18 +109,18 @@ class Products:
         narrow = self.element.bits == 16 and d.chance(0.08)
         dtype = d.pick(["int8", "float8e4nv", "float8e5"]) if narrow else self.dtype
         d.tensor(name, (*batch, *shape), dtype, scale=scale)
-        start, k = self.moved(start), self.moved(k)
+        start, k = self.moved(start), self.moved(k, signed=True)
         at, box = ((k, start), ("BK", block)) if k_first else ((start, k), (block, "BK"))
         offsets = ", ".join([*(["z"] if batch else []), *at])
         text = f"{name}.load(({offsets}), ({box[0]}, {box[1]}))"
         text = f"{text}.to(tl.{self.dtype})" if narrow else text
         return (f"tl.trans({text})" if d.chance(0.5) else f"{text}.T") if flipped else text
 
-    def moved(self, start: str) -> str:
+    def moved(self, start: str, *, signed: bool = False) -> str:
         """Where a block is read: mostly as it lies, else elsewhere, also before the tensor.
 
         By what the compiler knows divisors and signs of, what it has to be told, and what a table
-        says.
+        says. signed: whether it may be below 0, where quotients of kernels are not Python's.
         """
         d = self.d
         if not d.chance(0.04):
@@ -128,13 +128,23 @@ class Products:
         form = d.weighted({"number": 3, "scalar": 2, "times": 2, "table": 1})
         if form == "number":
             return f"{start} {d.pick(['- 3', '+ 5', '- 8', '+ 16', '- 32', '+ 24'])}"
+        if form == "times" and signed:
+            return f"{start} * 2"
         if form == "times":
             return d.pick([f"{start} * 2", f"{start} // 2", f"{start} // 32 * 16", f"{start} % 48"])
         if form == "scalar":
             d.scalars["shift"] = d.pick([-40, -16, -8, -5, 1, 4, 8, 16, 48])
             return d.pick([f"{start} + shift", f"{start} - shift", f"{start} + shift * 8"])
         if not any(a.name == "table" for a in d.arguments):
-            d.tensor("table", ("cdiv(M, BM)",), "int32", layout="row", pointer=True, scale=8.0)
+            d.tensor(
+                "table",
+                ("cdiv(M, BM)",),
+                "int32",
+                layout="row",
+                pointer=True,
+                scale=8.0,
+                fixed=True,
+            )
         return f"{start} + tl.load(table + pid_m){d.pick(['', ' * 8', ' * 16'])}"
 
     def pointed(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.signature import item_name
+from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.signature import Signature
@@ -131,4 +132,9 @@ def _merged(specs: list[TensorSpec]) -> TensorSpec:
         tma_reason=reason,
         pitch_128=all(s.pitch_128 for s in specs),
         align_bytes=min(s.align_bytes for s in specs),
+        fours=all(s.fours for s in specs),
+        ragged=any(s.ragged for s in specs),
+        pitch_bytes=min(TMA_ALIGN_BYTES if s.tma else s.pitch_bytes for s in specs)
+        if reason
+        else 1,
     )

@@ -88,8 +88,6 @@ def start_fault(op: Load | Store) -> str:
     if t.inner_dim is None:
         return "no dimension has stride 1"
     starts, size = Starts(graph_of(op)), t.dtype.bytes
-    if isinstance(op, Load) and op.block_shape[t.inner_dim] * size % BULK_BYTES:
-        return ""  # no plan takes such a tile, and says so
     every = starts.every(op.offsets[t.inner_dim], max(1, BULK_BYTES // size)) * size
     if every % BULK_BYTES:
         return (

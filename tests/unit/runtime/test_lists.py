@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import pytest
 import torch
@@ -13,10 +14,13 @@ from examples.grouped_list import grid_of
 from examples.grouped_list import grouped_list
 from examples.grouped_list import run
 from tests.unit.runtime import fake_driver
+from tiledsl import dtypes
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ShapeParam
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
+from tiledsl.ir.specs import spec_of
+from tiledsl.runtime.lists import _merged
 
 
 # fmt: off
@@ -131,3 +135,21 @@ def test_rows_that_only_the_device_knows_are_not_taken_for_padding():
     assert made.cost is not None
     assert made.cost.bottleneck == "tensor core"
     assert made.constants["BM"] * made.constants["BN"] >= 128 * 192
+
+
+def test_what_holds_for_one_tensor_of_a_list_is_not_taken_for_all():
+    """Each in turn is the one that differs: rows in fours, whole rows, a pitch without a map."""
+    fp8 = dtypes.float8e4nv
+    whole, other = spec_of(fp8, (64, 64)), spec_of(fp8, (63, 72), (80, 1))
+    cut = spec_of(fp8, (64, 72), (80, 1))
+    assert (whole.fours, whole.ragged, other.fours, cut.ragged) == (True, False, False, True)
+    mapless = [spec_of(fp8, (64, 64), (pitch, 1)) for pitch in (72, 68)]
+    assert [s.pitch_bytes for s in mapless] == [8, 4]
+    for specs in itertools.permutations([whole, other, cut]):
+        merged = _merged(list(specs))
+        assert not merged.fours
+        assert merged.ragged
+    for specs in itertools.permutations([whole, *mapless]):
+        merged = _merged(list(specs))
+        assert not merged.tma
+        assert merged.pitch_bytes == 4

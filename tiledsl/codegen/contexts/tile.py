@@ -19,6 +19,7 @@ from tiledsl.codegen.registry import enters
 from tiledsl.codegen.registry import overwrites
 from tiledsl.codegen.registry import reads_at_its_own_place
 from tiledsl.codegen.registry import yields_to
+from tiledsl.codegen.unrolling import unroll_of
 from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Op
@@ -39,7 +40,8 @@ class MapContext:
     Or a lambda that gives one element and a loop over groups of registers.
 
     name, element: the result and the lambda. group: registers that are packed at once. pins: `keep`
-    statements or "". unless: a tile of which not all elements are one where the loop runs.
+    statements or "". unless: a tile of which not all elements are one where the loop runs. unroll:
+    what follows `#pragma unroll`.
     """
 
     before: str
@@ -54,6 +56,7 @@ class MapContext:
     skip: str = ""
     only: str = ""
     unless: str = ""
+    unroll: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,20 +201,34 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if op.unless_one >= 0:
         unless = e.text(op.inputs[op.unless_one])
         return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
+    tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
+    in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
+    unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
     if not _is_whole_packed(op):
         packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
         before = "\n".join(f"{e.name(r)}.zero();" for r in packed)
         kept = _kept(op, _INDEX)
         skip = f"  if (!({kept})) continue;\n" if kept != "true" else ""
-        return MapContext(before, count, body, pins, skip=skip)
+        return MapContext(before, count, body, pins, skip=skip, unroll=unroll)
     group = 4 // op.out_dtypes[0].bytes
     name = e.name(op.results[0])
     function = e.names.fresh("element")
     arguments = ", ".join(f"{function}({group} * j{f' + {k}' if k else ''})" for k in range(group))
     kept = _kept(op, f"(j * {group})")
     only = f"if ({kept}) " if kept != "true" else ""
+    unroll = f" {max(1, int(unroll) // group)}" if unroll else ""
     return MapContext(
-        "", count // group, body, pins, name, function, group, arguments, "packed", only=only
+        "",
+        count // group,
+        body,
+        pins,
+        name,
+        function,
+        group,
+        arguments,
+        "packed",
+        only=only,
+        unroll=unroll,
     )
 
 

@@ -109,7 +109,8 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "cse", "licm",
-    "canonicalize", "uniform-steps", "unmask", "no-wrap", "cse", "dce", "cheap-exponentials",
+    "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
+    "cheap-exponentials",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10

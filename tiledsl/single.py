@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
 from tiledsl.errors import ResourceError
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ws.analysis import Declined
@@ -75,7 +76,7 @@ def _single(
         persistent=request.overrides.persistent, limits=limits,
     )  # fmt: skip
     plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
-    fuse_elementwise(out, role.body)
+    fuse_elementwise(out, role.body, axis_facts(role.body, out.facts.get("divisors", {})))
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
     dump(request, out, "32_machine")

@@ -23,6 +23,15 @@ def shown(out, lower, upper, first, last, end, after, BLOCK: tl.constexpr):
         row, at = (n - lower) // BLOCK, n + tl.arange(0, BLOCK)
         seen = (at < end) & (first <= at) & (last >= at) & (at > after)
         tl.store(out + row * BLOCK + tl.arange(0, BLOCK), tl.where(seen, 1.0, 0.0))
+
+
+@tiledsl.jit
+def squared(x, out, n_cols, BLOCK: tl.constexpr):
+    """The squares of x - 3, and 0 behind the row."""
+    cols = tl.arange(0, BLOCK)
+    row = tl.load(x + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    row = tl.where(cols < n_cols, row - tl.load(x + 2).to(tl.float32), 0.0)
+    tl.store(out + cols, row * row)
 # fmt: on
 
 
@@ -56,3 +65,20 @@ def test_the_same_elements(module) -> None:
         at = lower + torch.arange(2 * BLOCK).view(2, BLOCK)
         seen = (at >= first) & (at < end) & (at <= last) & (at > after)
         assert torch.equal(out, seen.float()), (lower, first, last, end, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_neighbours_that_share_a_comparison(dtype) -> None:
+    """A row of every length that is a multiple of 16, and one that is not known to be."""
+    x, out = torch.arange(1, 1025, dtype=dtype), torch.empty(1024, dtype=dtype)
+    of_sixteen = compiled(squared, [x, out, 1008, 1024], num_warps=1)[0].module
+    any_length = compiled(squared, [x, out, 1007, 1024], num_warps=1)[0].module
+    assert "i / " in of_sixteen.source.partition("< limit_1")[0].splitlines()[-1]
+    for n_cols in (16, 48, 512, 1008, 1024, 0, 17, 1007):
+        module = any_length if n_cols % 16 or not n_cols else of_sixteen
+        out.fill_(5.0)
+        arrays = {"x": numpy_view(x), "out": numpy_view(out), "n_cols": n_cols}
+        emulate.run(module, arrays, (1, 1, 1), seconds=60.0)
+        want = (x.float() - 3.0) ** 2
+        want[n_cols:] = 0
+        assert torch.equal(out, want.to(dtype)), n_cols

@@ -13,6 +13,7 @@ from tiledsl.codegen.access_functions import AccessFunctions
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.cpp import scalar_type
+from tiledsl.codegen.indexing import Coordinate
 from tiledsl.codegen.inline_asm import AsmFunctions
 from tiledsl.codegen.mma_functions import MmaFunctions
 from tiledsl.codegen.module import Build
@@ -137,7 +138,7 @@ class Emission:
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
         self.raw: dict[Value, str] = {}
-        self.coordinates: dict[Value, tuple[str, str]] = {}
+        self.coordinates: dict[Value, Coordinate] = {}
         self.notes: dict[Op, tuple[str, str]] = {}
         self._texts: dict[Value, Text] = {}
         self._names: dict[Value, str] = {}

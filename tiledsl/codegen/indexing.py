@@ -13,6 +13,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
+from tiledsl.ir.vectors import vectors_of
 
 __all__ = [
     "IndexMap",
@@ -36,6 +37,19 @@ class IndexMap:
 
     text: str
     table: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """One dimension of a tile's place in a loop over registers. thread: what the thread gives."""
+
+    thread: str
+    layout: Layout
+    dim: int
+
+    def register(self, multiple: int = 1) -> str:
+        """What the register gives; see `register_part`."""
+        return register_part(self.layout, self.dim, multiple=multiple)
 
 
 def term_sum(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
@@ -67,9 +81,17 @@ def thread_part(layout: Layout, dim: int, num_warps: int, *, own_group: bool = F
     return " + ".join(part for part in (lanes, warps) if part)
 
 
-def register_part(layout: Layout, dim: int, variable: str = "i") -> str:
-    """The part of a coordinate that register index `variable` contributes; empty when zero."""
-    return term_sum(variable, layout.unit_terms(dim, Unit.REG), layout.num_regs)
+def register_part(layout: Layout, dim: int, variable: str = "i", *, multiple: int = 1) -> str:
+    """The part of a coordinate that register index `variable` contributes; empty when zero.
+
+    multiple: of the first element instead of those that a thread holds side by side, where their
+    number divides this one.
+    """
+    terms = layout.unit_terms(dim, Unit.REG)
+    found = vectors_of(layout)
+    if found is not None and found.dim == dim and multiple % found.size == 0:
+        terms = tuple(t for t in terms if t[2] >= found.size)
+    return term_sum(variable, terms, layout.num_regs)
 
 
 def index_map(

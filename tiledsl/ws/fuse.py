@@ -9,6 +9,7 @@ something that is no loop needs them.
 from __future__ import annotations
 
 from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -36,14 +37,21 @@ def _fusable(op: Op) -> bool:
 class LoopBody:
     """The body of one loop over registers under construction.
 
-    type: the iteration space. members: ops that the loop computes itself.
-    shortens_masks: whether bounds on indexes become counts.
+    type: the iteration space. members: ops that the loop computes itself. facts: of the indexes,
+    where these are known. shortens_masks: whether bounds on indexes become counts.
     """
 
     shortens_masks = True
 
-    def __init__(self, graph: TileGraph, type_: TileType, members: set[int]) -> None:
+    def __init__(
+        self,
+        graph: TileGraph,
+        type_: TileType,
+        members: set[int],
+        facts: AxisFacts | None = None,
+    ) -> None:
         self.graph = graph
+        self.facts = facts
         self.free = FreeTiles()
         self.members = members
         self.type = type_
@@ -147,17 +155,20 @@ class LoopBody:
         self.body.args = args
 
 
-def fuse_elementwise(graph: TileGraph, region: Region) -> int:
-    """Replaces the tile math under `region` by maps; returns how many there are."""
+def fuse_elementwise(graph: TileGraph, region: Region, facts: AxisFacts | None = None) -> int:
+    """Replaces the tile math under `region` by maps; returns how many there are.
+
+    facts: of the indexes, by which elements of a mask share a comparison.
+    """
     count = 0
     for op in list(region.ops):
         for inner in op.regions:
             if not isinstance(op, tile.Map | Lanes):
-                count += fuse_elementwise(graph, inner)
-    return count + _fuse_block(graph, region)
+                count += fuse_elementwise(graph, inner, facts)
+    return count + _fuse_block(graph, region, facts)
 
 
-def _fuse_block(graph: TileGraph, region: Region) -> int:
+def _fuse_block(graph: TileGraph, region: Region, facts: AxisFacts | None) -> int:
     owner: dict[int, int] = {}
     members: dict[int, set[int]] = {}
     roots: list[Op] = []
@@ -194,7 +205,7 @@ def _fuse_block(graph: TileGraph, region: Region) -> int:
         roots.append(op)
     for root in reversed(roots):
         assert isinstance(root.result.type, TileType)
-        loop = LoopBody(graph, root.result.type, members[root.id])
+        loop = LoopBody(graph, root.result.type, members[root.id], facts)
         is_free = free(root.result)
         made = loop.finish(root)
         if not is_free:

@@ -4,6 +4,8 @@
 where the index does not wrap. A loop over registers then compares the coordinate with that number,
 and what the thread contributes to the coordinate goes to the side of the number: for each register
 a comparison with a constant is left. Bounds on one side that stand in a conjunction are one bound.
+Where limit and start are multiples of the elements that a thread holds side by side, so is the
+number, and these elements share one comparison.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.passes.no_wrap import VIEWS
 from tiledsl.ir.passes.no_wrap import index_parts
 from tiledsl.ir.types import TileType
+from tiledsl.ir.vectors import vectors_of
 
 if TYPE_CHECKING:
     from tiledsl.ws.fuse import LoopBody
@@ -96,7 +99,18 @@ def _count(loop: LoopBody, bound: _Bound) -> Value:
     start = index.start
     first = loop.add(ew.Constant(0, int32)) if start is None else loop.scalar(start, ())
     inclusive = bound.predicate in ("le", "gt")
-    return loop.add(CountBelow(limit, first, index.extent, inclusive))
+    multiple = 1 if inclusive else _multiple(loop, bound)
+    return loop.add(CountBelow(limit, first, index.extent, inclusive, multiple))
+
+
+def _multiple(loop: LoopBody, bound: _Bound) -> int:
+    """The elements that a thread holds side by side along the axis, where they divide the count."""
+    found = vectors_of(loop.type.layout) if loop.type.layout is not None else None
+    if loop.facts is None or found is None or found.dim != bound.index.axis:
+        return 1
+    ends = [v for v in (bound.limit, bound.index.start) if v is not None]
+    counts = [bound.index.extent, *(loop.facts.of(v).every for v in ends)]
+    return found.size if all(n % found.size == 0 for n in counts) else 1
 
 
 def _split(

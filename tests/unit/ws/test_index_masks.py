@@ -161,6 +161,14 @@ def masked_rows(x: tl.Tensor, y: tl.Tensor, first, BM: tl.constexpr, BN: tl.cons
 
 
 @tiledsl.jit
+def centred(x, y, mean, n_cols, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    row = tl.load(x + cols, mask=cols < n_cols, other=0.0)
+    row = tl.where(cols < n_cols, row - tl.load(mean), 0.0)
+    tl.store(y + cols, row * row, mask=cols < n_cols)
+
+
+@tiledsl.jit
 def pointer_mask(x, y, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(y + at, tl.load(x + at, mask=at < n) * 2.0, mask=at < n)
@@ -188,3 +196,15 @@ def test_an_index_that_may_wrap_is_compared_by_element() -> None:
 def test_masks_of_accesses_stay() -> None:
     x = torch.empty(4096, device="meta")
     assert "count_" not in text(pointer_mask, x, x, 100, 4096)
+
+
+@pytest.mark.parametrize(
+    ("n_cols", "at"), [(4096 - 16, "i / 4 * 512"), (4095, "i % 4 + i / 4 * 512")]
+)
+def test_neighbours_share_a_comparison_where_the_limit_allows_it(n_cols: int, at: str) -> None:
+    """Four floats of a thread lie side by side; the limit is a multiple of 16 or not known to be."""
+    x = torch.empty(4096, device="meta")
+    lines = text(centred, x, x, x, n_cols, 4096).splitlines()
+    (selected,) = [line for line in lines if " < limit_1 - at_" in line]
+    assert f"= ({at} < limit_1 - " in selected
+    assert selected.endswith(" : 0.0f;")

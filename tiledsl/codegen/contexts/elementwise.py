@@ -9,6 +9,7 @@ wrap.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from tiledsl.codegen.contexts.control import known_sign
 from tiledsl.codegen.cpp import is_packed
@@ -204,18 +205,21 @@ def shift(op: ops.Binary, e: Emission) -> Expression:
 def compare(op: ops.Compare, e: Emission) -> Expression:
     """`a < b`; of a coordinate and a count the thread's part goes to the side of the count."""
     symbol = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate]
-    if op.a in e.coordinates and _is_count(op.b):
-        thread, register = e.coordinates[op.a]
-        return OperatorContext("", False, register, f"{e.factor(op.b)} - {thread}", symbol)
+    multiple = _count_multiple(op.b) if op.a in e.coordinates else 0
+    if multiple:
+        at = e.coordinates[op.a]
+        left = at.register(multiple) or "0"
+        return OperatorContext("", False, left, f"{e.factor(op.b)} - {at.thread}", symbol)
     return OperatorContext("", False, e.atom(op.a), e.atom(op.b), symbol)
 
 
-def _is_count(value: Value) -> bool:
-    """Whether a number is surely not negative: a coordinate may be subtracted from it."""
+def _count_multiple(value: Value) -> int:
+    """What divides a number that is surely not negative: a coordinate may be subtracted; else 0."""
     op = value.defining_op
     if isinstance(op, ops.Min | ops.Max):
-        return _is_count(op.a) and _is_count(op.b)
-    return isinstance(op, CountBelow)
+        counts = _count_multiple(op.a), _count_multiple(op.b)
+        return gcd(*counts) if all(counts) else 0
+    return op.multiple if isinstance(op, CountBelow) else 0
 
 
 @emits("elementwise.count_below")

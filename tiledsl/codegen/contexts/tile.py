@@ -9,6 +9,7 @@ from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import Coordinate
 from tiledsl.codegen.indexing import index_map
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.indexing import registers_inside
@@ -123,7 +124,7 @@ def bind_elements(op: ops.Map | Lanes, layout: Layout, e: Emission) -> None:
             text = add(thread, register)
             e.bind(arg, text, atomic=" " not in text)
             if thread and register:
-                e.coordinates[arg] = (thread, register)
+                e.coordinates[arg] = Coordinate(thread, layout, dim)
 
 
 def register_index(e: Emission, layout: Layout, value: Value, follows: Sequence[int | None]) -> str:

@@ -21,12 +21,14 @@ class CountBelow(Op, opcode="elementwise.count_below"):
     """How many of the numbers start, start + 1, ... start + extent - 1 are below a limit.
 
     limit, start: i32. The numbers do not wrap. inclusive: those that equal the limit count too.
+    multiple: divides the count.
     """
 
     limit: Value = operand()
     start: Value = operand()
     extent: int = attribute()
     inclusive: bool = attribute(default=False)
+    multiple: int = attribute(default=1)
 
     def infer_types(self) -> tuple[Type, ...]:
         for value in (self.limit, self.start):
@@ -38,6 +40,10 @@ class CountBelow(Op, opcode="elementwise.count_below"):
             )
         if self.extent < 1:
             raise TypeMismatch(f"count_below: extent must be positive, got {self.extent}")
+        if self.multiple < 1 or self.extent % self.multiple:
+            raise TypeMismatch(
+                f"count_below: multiple must divide the extent {self.extent}, got {self.multiple}"
+            )
         return (self.limit.type,)
 
     def evaluate(self, limit: Any, start: Any) -> Any:

@@ -80,7 +80,9 @@ def _call(match: re.Match[str], o: list[str]) -> str:
     return f"::emu::{_CALLS[match[0]].format(*o)};"
 
 
-@form(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32|prefetch\.tensormap|griddepcontrol\.\w+")
+@form(
+    r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32|prefetch\.(tensormap|global\.L2)|griddepcontrol\.\w+"
+)
 @form(
     r"fence\.proxy\.tensormap::generic\.\w+\.gpu|cp\.async\.bulk\.prefetch\.L2\.global|fence\.proxy\.async\.global"
 )

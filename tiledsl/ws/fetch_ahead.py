@@ -28,8 +28,8 @@ from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import fetched_bytes
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.types import SmemType
-from tiledsl.ir.types import TileType
 from tiledsl.ws.scratch import requested_bytes
+from tiledsl.ws.slices import scalar_slice
 from tiledsl.ws.stay import programs_of
 from tiledsl.ws.stay import send_after
 from tiledsl.ws.stay import staying_loop
@@ -131,41 +131,32 @@ def _candidate(loop: While, load: pointer.LoadLanes, num_threads: int) -> Fetch 
 
 def _slice(loop: While, load: pointer.LoadLanes) -> tuple[tuple[Op, ...], bool] | None:
     """The scalar ops of the body that a load takes, and whether they depend on the program."""
-    needed: set[int] = set()
-    again = False
-    todo = list(load.inputs)
-    while todo:
-        value = todo.pop()
-        op = value.defining_op
-        if isinstance(value.type, TileType):
-            return None
-        if op is None:
-            again |= value is loop.body.args[0]
-        elif op.parent is loop.body and op.id not in needed:
-            if op.effect is not Effect.PURE or op.regions:
-                return None
-            needed.add(op.id)
-            todo += op.operands
-    return tuple(op for op in loop.body.ops if op.id in needed), again
+    ops = scalar_slice(loop.body, load.inputs)
+    if ops is None:
+        return None
+    now = loop.body.args[0]
+    return ops, any(now in values for values in (load.inputs, *(op.operands for op in ops)))
 
 
 def _may_be_written(loop: While, load: pointer.LoadLanes, *, everywhere: bool) -> bool:
     """Whether the program may write, before the load or everywhere, what the load reads."""
-    read = _origin(load)
+    read = origin(load)
     for op in loop.body.ops:
         if op is load and not everywhere:
             return False
         if op.effect is Effect.WRITE:
-            written = _origin(op) if isinstance(op, pointer.StoreLanes) else ""
-            if isinstance(op, pointer.Store):
-                written = pointer.origin_of(op.pointer) or ""
+            written = origin(op)
             if not read or not written or read == written:
                 return True
     return False
 
 
-def _origin(op: pointer.Lanes) -> str:
-    """The argument that an access goes to; empty where that is not known."""
+def origin(op: Op) -> str:
+    """The argument that a load or a store goes to; empty where that is not known."""
+    if isinstance(op, pointer.Load | pointer.Store):
+        return pointer.origin_of(op.pointer) or ""
+    if not isinstance(op, pointer.LoadLanes | pointer.StoreLanes):
+        return ""
     end = op.regions[0].terminator
     assert end is not None
     value = end.operands[0]

@@ -42,6 +42,7 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
+from tiledsl.ws.first_loads import prefetch_first_loads
 from tiledsl.ws.fold_sums import fold_sums
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.scratch import assign_scratch
@@ -49,6 +50,7 @@ from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
 from tiledsl.ws.stay import add_programs
+from tiledsl.ws.stay import bytes_of_elements
 from tiledsl.ws.stay import message_on_mbarrier
 from tiledsl.ws.stay import obstacle_to_staying
 
@@ -77,6 +79,8 @@ WIDE_BLOCKS = 2
 """CTAs of so many warps on an SM, where threads hold more elements."""
 FLIGHT_BYTES, STAYING_BLOCKS = 65536, 2
 """Bytes that CTAs which stay want on their way to an SM, and CTAs that it takes at most."""
+HIDING_BLOCKS, HIDING_BYTES = 4, 4
+"""CTAs on an SM, and bytes of an element that they load, with which they hide what they share."""
 MOST_BYTES = 4
 """Bytes of an element that count there: wider ones are rare."""
 
@@ -333,8 +337,15 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
 
 
 def _stays(graph: TileGraph, plan: SinglePlan, asked: bool | None) -> bool:
-    """Whether CTAs stay for the next program: those that wait for each other, if not asked."""
-    wanted = plan.num_ctas > 1 if asked is None else asked
+    """Whether CTAs stay for the next program, if not asked.
+
+    Those that wait for each other do, and those whose programs would each load more from one place
+    than what is their own: it is fetched once. Where enough CTAs are on an SM, the loads of one
+    come while others wait, unless elements are so small that instructions take as long.
+    """
+    own, shared = bytes_of_elements(graph)
+    is_hidden = plan.min_blocks >= HIDING_BLOCKS and own >= HIDING_BYTES
+    wanted = plan.num_ctas > 1 or (shared > own > 0 and not is_hidden) if asked is None else asked
     return wanted and not obstacle_to_staying(graph)
 
 
@@ -443,6 +454,8 @@ class Lowering:
                 self.start_cluster(role)
             if self.plan.pdl and role.body.ops:
                 self.graph.insert_before(role.body.ops[0], GridDependency())
+                programs = self.target.num_sms * self.plan.min_blocks
+                prefetch_first_loads(self.graph, role.body, programs)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem

@@ -71,6 +71,37 @@ def obstacle_to_staying(graph: TileGraph) -> str:
     return ""
 
 
+def bytes_of_elements(graph: TileGraph) -> tuple[int, int]:
+    """Bytes of an element of a row: of the program's own, and of one place for all programs."""
+    loads: list[pointer.Load] = graph.find(pointer.Load)
+    rows = [(op, op.pointer.type) for op in loads if isinstance(op.pointer.type, TileType)]
+    longest = max((t.shape[-1] for _, t in rows), default=0)
+    own = shared = 0
+    for op, type_ in rows:
+        if 2 * type_.shape[-1] > longest and type_.dtype.element is not None:
+            if _depends_on_program(op.pointer):
+                own += type_.dtype.element.bytes
+            else:
+                shared += type_.dtype.element.bytes
+    return own, shared
+
+
+def _depends_on_program(value: Value) -> bool:
+    """Whether a value is made from the program's number, or from what is not known."""
+    seen: set[Value] = set()
+    todo = [value]
+    while todo:
+        v = todo.pop()
+        op = v.defining_op
+        if op is None or v in seen:
+            continue
+        seen.add(v)
+        if isinstance(op, program.ProgramId) or op.effect is not Effect.PURE:
+            return True
+        todo += op.operands
+    return False
+
+
 def add_programs(
     graph: TileGraph, region: Region, ops: list[Op], mapping: dict[Value, Value], num_ctas: int
 ) -> While:

@@ -199,6 +199,20 @@ template <class LD, class T> TDSL_FN T load_one(const T* p, bool in, T other) {
   return from_cell<T>(c);
 }
 
+// ------------------------------------------------------------------ prefetches
+// Brings what load_lanes reads into L2. Of neighbours, the thread asks whose vector is the first that begins in a line.
+// Thread. ISA: prefetch.
+template <int N, int V, class MASK, class F> TDSL_FN void prefetch_lanes(F at) {
+  constexpr u32 LINE = 128;
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const u64 p = (u64)at(i).p;
+    if (p % LINE < V * sizeof(*at(0).p) && MASK::template any<V>(at, i)) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+    }
+  }
+}
+
 // ------------------------------------------------------------------ copies to shared memory
 // What a thread copies for itself: vector v of V elements lies at own + v * STRIDE, so that no other thread has to be
 // waited for. As load_partial, a vector that a mask cuts is copied whole. Thread. ISA: cp.async.

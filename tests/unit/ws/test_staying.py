@@ -106,6 +106,46 @@ def test_short_rows_stay_when_asked() -> None:
     assert kernel.module.cluster_size == 1
 
 
+@tiledsl.jit
+def centre_with_weights(x, y, z, n, BLOCK: tl.constexpr):
+    """Rows 0 of y and of z are weights that all programs read."""
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * n
+    value = tl.load(x + row + at, mask=at < n, other=0.0).to(tl.float32)
+    total = tl.sum(value, axis=0)
+    weight = tl.load(y + at, mask=at < n, other=0.0).to(tl.float32)
+    weight += tl.load(z + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(x + row + at, (value - total / n) * weight, mask=at < n)
+
+
+@pytest.mark.parametrize(
+    ("row", "weight", "weights", "stays"),
+    [
+        (BF16, BF16, 1, False),
+        (BF16, BF16, 2, True),
+        (BF16, F32, 1, True),
+        (F32, BF16, 2, False),
+        (F32, F32, 2, False),
+    ],
+)
+def test_short_rows_stay_where_most_is_shared(
+    row: torch.dtype, weight: torch.dtype, weights: int, *, stays: bool
+) -> None:
+    """Weights of more bytes an element than the row has, unless CTAs of f32 rows hide them."""
+    x = torch.empty(4, SHORT, dtype=row, device="meta")
+    w = torch.empty(SHORT, dtype=weight, device="meta")
+    kernel = centre_with_weights if weights == 2 else centre_with_weight
+    found, _ = compiled(kernel, [x, *[w] * weights, SHORT, SHORT])
+    assert plan_of(found).stays == stays
+
+
+def test_rows_of_two_ctas_an_sm_stay_where_most_is_shared() -> None:
+    x, w = (torch.empty(s, 2 * SHORT, device="meta") for s in (4, 1))
+    found, _ = compiled(centre_with_weights, [x, w, w, 2 * SHORT, 2 * SHORT])
+    plan = plan_of(found)
+    assert (plan.num_ctas, plan.min_blocks, plan.stays) == (1, 2, True)
+
+
 def test_long_rows_leave_when_asked() -> None:
     kernel = made(centre, persistent=False)
     assert not plan_of(kernel).stays

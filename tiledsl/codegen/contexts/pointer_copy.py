@@ -25,8 +25,9 @@ from tiledsl.ir.layout import Layout
 from tiledsl.ir.ops import pointer_copy as ops
 from tiledsl.ir.ops.smem import smem_type
 
-enters("pointer.copy_lanes", "pointer.fetch_lanes")(enter_lanes)
-yields_to("pointer.copy_lanes", "pointer.fetch_lanes")(yield_lanes)
+_LANES = ("pointer.copy_lanes", "pointer.fetch_lanes", "pointer.prefetch_lanes")
+enters(*_LANES)(enter_lanes)
+yields_to(*_LANES)(yield_lanes)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,14 @@ def fetch_lanes(op: ops.FetchLanes, e: Emission, body: str) -> FetchContext:
         call = f"fetch_shifted<{form}, {shifted_kinds(op)}>({own}, {at});"
     when = "true" if op.when is None else e.text(op.when)
     return FetchContext(when, at, body, call)
+
+
+@emits("pointer.prefetch_lanes")
+def prefetch_lanes(op: ops.PrefetchLanes, e: Emission, body: str) -> FetchContext:
+    """`prefetch_lanes<32, 8, ByEnds>(at_1);`."""
+    at = e.names.fresh("at")
+    call = f"prefetch_lanes<{op.layout.num_regs}, {op.width}, {mask_kind(op)}>({at});"
+    return FetchContext("true" if op.when is None else e.text(op.when), at, body, call)
 
 
 @emits("pointer.copy_commit")

@@ -26,6 +26,7 @@ from tiledsl.ir.ops.pointer import LOWER
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.pointer import pointed_to
 from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 from tiledsl.target import Target
@@ -120,6 +121,25 @@ class FetchLanes(Lanes, opcode="pointer.fetch_lanes", levels=LOWER, effect=Effec
             raise VerifyError(
                 f"fetch_lanes: {self.width * self.dtype.bytes} bytes at once, expected 4, 8 or 16"
             )
+
+
+class PrefetchLanes(Lanes, opcode="pointer.prefetch_lanes", levels=LOWER, effect=Effect.SYNC):
+    """Asks for the lines of L2 that hold the elements of a `pointer.load_lanes`, without a value.
+
+    when: whether any are asked for (i1). Ref: PTX ISA, prefetch.
+    """
+
+    when: Value | None = operand(default=None, kw_only=True)
+    body: Region = region(factory=Region)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if self.when is not None and self.when.type != ScalarType(int1):
+            raise TypeMismatch(f"prefetch_lanes: when is {self.when.type}, expected i1")
+        return ()
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        """Nothing changes."""
+        return ()
 
 
 def fetched_bytes(op: Lanes, num_threads: int) -> int:

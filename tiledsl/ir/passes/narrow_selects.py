@@ -1,13 +1,14 @@
 """Masks the smaller operand of a difference instead of the difference.
 
 `where(c, x - mean, 0)` asks for every element. Where x was loaded as 0 wherever c does not hold, it
-is x - where(c, mean, 0): elements that share a mean and a comparison share the select too.
+is x - where(c, mean, 0): neighbours that share a mean and a comparison share the select too.
 """
 
 from __future__ import annotations
 
 import math
 
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import is_lossless
 from tiledsl.ir.builder import Builder
@@ -27,9 +28,12 @@ def narrow_selects(graph: TileGraph, target: Target) -> PassReport:
     """Rewrites selects between a sum or difference with a spread operand, and 0."""
     del target
     changes = 0
+    facts = axis_facts(graph.body, graph.facts.get("divisors", {}))
     for op in list(graph.walk()):
         if isinstance(op, ew.Select) and not op.masks and _is_zero(op.b):
-            changes += _narrow(graph, op)
+            axes = facts.of(op.condition).axes
+            if axes and axes[-1].constancy > 1:
+                changes += _narrow(graph, op)
     return PassReport("narrow-selects", changes)
 
 

@@ -1,0 +1,98 @@
+"""What is fetched into L2 while the kernel before ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.emulation.test_emulated_pointers import compiled
+from tiledsl import emulate
+from tiledsl.compiler import Kernel
+from tiledsl.runtime.interop import numpy_view
+
+BLOCK = 4096
+
+
+@tiledsl.jit
+def scaled(x, w, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    value = tl.load(x + row * n + at, mask=at < n, other=0.0)
+    total = tl.sum(value * value, axis=0)
+    weight = tl.load(w + at, mask=at < n, other=0.0)
+    tl.store(y + row * n + at, value * weight / total, mask=at < n)
+
+
+@tiledsl.jit
+def of_two_axes(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(1) * 2 + tl.program_id(0)
+    tl.store(y + row * n + at, tl.load(x + row * n + at))
+
+
+@tiledsl.jit
+def of_places(x, places, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.load(places + tl.program_id(0))
+    tl.store(y + row * n + at, tl.load(x + row * n + at))
+
+
+def arguments(n: int) -> list[Any]:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, n), torch.randn(n)
+    return [x, w, torch.full_like(x, float("nan")), n, BLOCK]
+
+
+def made(kernel: Any, args: list[Any], **options: Any) -> tuple[Kernel, dict[str, Any]]:
+    return compiled(kernel, args, grid=(3, 1, 1), **{"persistent": False, **options})
+
+
+def prefetches(source: str) -> list[str]:
+    """Calls, all of which stand before the wait for the kernel before."""
+    before, _, after = source.partition("grid_dependency_wait")
+    assert "prefetch_lanes" not in after
+    return [line.strip() for line in before.splitlines() if "prefetch_lanes<" in line]
+
+
+def test_rows_of_the_first_programs_are_asked_for() -> None:
+    """The row, and not the weight; of programs that have a place from the beginning."""
+    kernel, _ = made(scaled, arguments(BLOCK))
+    (call,) = prefetches(kernel.module.source)
+    assert call.startswith("if (first_1) prefetch_lanes<")
+    assert "const bool first_1 = (int)blockIdx.x < " in kernel.module.source
+
+
+def test_programs_that_stay_ask_for_their_first_row() -> None:
+    kernel, _ = made(scaled, arguments(BLOCK), persistent=True)
+    assert len(prefetches(kernel.module.source)) == 1
+    assert "first_tile<1>()" in kernel.module.source.partition("prefetch_lanes<")[0]
+
+
+def test_rows_whose_place_is_loaded_are_not_asked_for() -> None:
+    x, y = torch.empty(8, BLOCK), torch.empty(8, BLOCK)
+    places = torch.zeros(8, dtype=torch.int32)
+    kernel, _ = made(of_places, [x, places, y, BLOCK, BLOCK])
+    assert not prefetches(kernel.module.source)
+
+
+def test_grids_of_two_axes_ask_for_nothing() -> None:
+    x, y = torch.empty(8, BLOCK), torch.empty(8, BLOCK)
+    kernel, _ = made(of_two_axes, [x, y, BLOCK, BLOCK])
+    assert not prefetches(kernel.module.source)
+
+
+@pytest.mark.parametrize("n", [BLOCK, 3000, 4001])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_values(n: int, *, persistent: bool) -> None:
+    """Rows whose vectors are whole, and at odd addresses."""
+    args = arguments(n)
+    kernel, runtime = made(scaled, args, persistent=persistent)
+    assert prefetches(kernel.module.source)
+    arrays = {k: numpy_view(v) if isinstance(v, torch.Tensor) else v for k, v in runtime.items()}
+    emulate.run(kernel.module, arrays, (3, 1, 1), num_sms=1, seconds=60.0)
+    x, w, y = args[:3]
+    torch.testing.assert_close(y, x * w / x.square().sum(1, keepdim=True), rtol=1e-4, atol=1e-6)

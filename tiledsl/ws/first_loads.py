@@ -1,0 +1,85 @@
+"""What the first programs load is fetched into L2 before the wait for the kernel before.
+
+A kernel bound by HBM leaves it idle between two launches: the one before drains, while the CTAs
+that have come to their places wait. They ask for their first tiles meanwhile. L2 is where all
+writes meet, so that a prefetch needs no order with the kernel before; the loads still wait.
+
+Ref: PTX ISA, prefetch, griddepcontrol.
+"""
+
+from __future__ import annotations
+
+from tiledsl.dtypes import int32
+from tiledsl.ir.builder import Builder
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
+from tiledsl.ir.graph import clone_region
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import elementwise as ew
+from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import program
+from tiledsl.ir.ops.pointer import Lanes
+from tiledsl.ir.ops.pointer import LoadLanes
+from tiledsl.ir.ops.pointer_copy import FetchLanes
+from tiledsl.ir.ops.pointer_copy import PrefetchLanes
+from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ws.slices import scalar_slice
+
+UNCACHED = ("volatile", "cv")
+"""Cache operators of what is read from memory each time."""
+
+
+def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int:
+    """Adds prefetches to the beginning of a role's body; returns how many.
+
+    programs: how many of the launch are resident from the beginning at least. Only loads whose
+    addresses follow from arguments and the program's number are fetched, and only of programs that
+    are numbered along one axis; what all programs load from one place is in L2 anyway.
+    """
+    ids: list[program.ProgramId] = graph.find(program.ProgramId)
+    if graph.find(mma.Dot) or any(op.axis for op in ids):
+        return 0
+    loads = [op for op in region.ops if isinstance(op, LoadLanes | FetchLanes)]
+    found = [(op, s) for op in loads if (s := _slice(region, op)) is not None]
+    b = Builder(graph, region, 0)
+    values: dict[Value, Value] = {}
+    is_first: Value | None = None
+    for access, needed in found:
+        for op in needed:
+            if op.results[0] not in values:
+                b.add(clone_op(op, values))
+        if isinstance(access, FetchLanes):
+            when = values.get(access.when, access.when) if access.when is not None else None
+        else:
+            if is_first is None:
+                limit = b.value(ew.Constant(programs, int32))
+                is_first = b.value(ew.Compare("lt", b.value(program.ProgramId(0)), limit), "first")
+            when = is_first
+        b.add(_prefetch(access, values, when))
+    return len(found)
+
+
+def _slice(region: Region, op: LoadLanes | FetchLanes) -> tuple[Op, ...] | None:
+    """The ops behind a load of the program's own, or None."""
+    if isinstance(op, LoadLanes) and (op.slot is not None or op.hint in UNCACHED):
+        return None
+    when = op.when if isinstance(op, FetchLanes) else None
+    own = scalar_slice(region, op.inputs)
+    needed = scalar_slice(region, op.inputs if when is None else (*op.inputs, when))
+    if own is None or not any(isinstance(o, program.ProgramId | FirstTile) for o in own):
+        return None
+    return needed
+
+
+def _prefetch(access: Lanes, values: dict[Value, Value], when: Value | None) -> PrefetchLanes:
+    inner = dict(values)
+    body = clone_region(access.regions[0], inner)
+    kept = {
+        k: v
+        for k, v in access.attributes.items()
+        if k not in ("hint", "waits", "num_threads", "filled_slot")
+    }
+    inputs = tuple(values.get(v, v) for v in access.inputs)
+    return PrefetchLanes(inputs=inputs, when=when, body=body, loc=access.loc, **kept)

@@ -213,6 +213,22 @@ def test_fp8_attention(L: int, D: int, causal: bool) -> None:
     )  # fmt: skip
 
 
+def test_fp8_attention_whose_scores_are_negative() -> None:
+    """Maxima are found by the bits of the scores, three at a time; those of negative ones count down."""
+    L, D = 308, 128
+    sizes = fp8_attention.tiles(D, causal=False)
+    args = {
+        "q": normal(1, 1, L, D), "k": normal(1, 1, L, D), "vt": normal(1, 1, D, -(-L // 16) * 16),
+        "scales": np.ones((1, 1, 2), np.float32), "o": nothing(1, 1, L, D),
+    }  # fmt: skip
+    args["q"][..., 0], args["k"][..., 0] = 4, -30
+    args["k"][:, :, ::7, 0] = 0  # rows of a warp with scores of both signs beside rows without
+    same_as_interpreter(
+        fp8_attention.fp8_attention_kernel, args, ("o",), (-(-L // sizes["BM"]), 1, 1),
+        tolerance=2.0**-6, scale=D**-0.5, causal=False, D=D, fast_math=True, **sizes,
+    )  # fmt: skip
+
+
 # fmt: off
 @tiledsl.jit
 def int8_matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr = 128,

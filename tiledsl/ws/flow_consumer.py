@@ -58,14 +58,9 @@ from tiledsl.ws.paired import regrouped
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.row_reductions import combining
 from tiledsl.ws.stage_ahead import loop_before_store
 from tiledsl.ws.stores import StoreGeometry
-
-CHAINS = 2
-"""Chains of a row's maximum, and of its sum where warpgroups issue in turns, instead of trees.
-
-Measured with attention: the sum at D = 64 (causal 0.96 to 0.98-1.01 of the hand-written kernel,
-full 1.006 to 0.987); maxima of two warpgroups at D = 128 (docs/performance.md)."""
 
 
 class FlowConsumerBuilder(FlowOperands):
@@ -91,6 +86,7 @@ class FlowConsumerBuilder(FlowOperands):
         self.tiles = tiles
         self.schedules = schedules
         self.last_loop: For | None = None
+        self.fast_math = False
         self.outer = outer
         self.by_loop = {f.loop.id: f for f in flow.loops}
         self.load_ids = {o.op.id for f in flow.loops for g in f.groups for o in g}
@@ -103,6 +99,7 @@ class FlowConsumerBuilder(FlowOperands):
     def build_flow(self, graph: TileGraph) -> None:
         """The whole role body."""
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        self.fast_math = bool(graph.facts.get("fast_math"))
         if self.plan.turns:
             self.prime_order()
         self.last_loop = loop_before_store(graph, self.flow, self.schedules, self.stores, self.plan)
@@ -143,19 +140,16 @@ class FlowConsumerBuilder(FlowOperands):
         if op.id in self.regrouped and isinstance(op, Reshape) and (shape := regrouped(op)):
             self.map[op.result] = self.b.value(Reshape(self.get(op.a), shape), op.result.name)
             return
-        if isinstance(op, Reduce) and self.in_chains(op):
-            self.b.add(clone_op(op, self.map, chains=CHAINS))
+        if isinstance(op, Reduce) and (how := self.combining(op)):
+            self.b.add(clone_op(op, self.map, **how))
             return
         super().clone(op)
 
-    def in_chains(self, op: Reduce) -> bool:
-        """Whether rows are combined in chains: each value as soon as it is there."""
+    def combining(self, op: Reduce) -> dict[str, int]:
+        """How a thread combines its part of a row; empty for a balanced tree."""
         around = op.parent.parent if op.parent is not None else None
         in_loop = around is not None and around.id in self.by_loop
-        simple = bool(op.kind) and len(op.inputs) == 1
-        # Two warpgroups that wait for the CUDA cores: chained maxima took 1.258 for 1.310 of bf16.
-        waits = self.plan.skips_ones and self.plan.num_consumers <= 2
-        return simple and (self.plan.turns or (op.kind == "max" and in_loop and not waits))
+        return combining(op, self.plan, in_loop=in_loop, fast_math=self.fast_math)
 
     def round_operand(self, op: Cast) -> None:
         """A left operand of 8-bit elements from paired columns: its registers are renamed first."""

@@ -87,6 +87,12 @@ def op_clocks(op: Op, warpgroups: int) -> float:
     return elements / 128 * per
 
 
+def math_clocks(flow: FlowLoop, warpgroups: int) -> float:
+    """CUDA-core clocks of the tile math of an iteration, over all warpgroups."""
+    body = Body(flow, (0,) * len(flow.dots))
+    return warpgroups * sum(op_clocks(o, warpgroups) for o in body.ops if not isinstance(o, Dot))
+
+
 STAGE_CLOCKS = 60.0
 """Clocks of the two barriers around an operand that is written to shared memory."""
 
@@ -276,6 +282,8 @@ def schedule_with(
     early = [o for o in body.ops if o.id not in body.late]
     if any(distance) and (not early or not late):
         return None
+    if any(d.dot.id in body.late and not n for d, n in zip(flow.dots, distance, strict=True)):
+        return None  # it waits for a late one
     for group in flow.groups:
         ids = {o.op.id for o in group}
         sides = {d.dot.id in body.late for d in flow.dots if any(o.op.id in ids for o in d.loads)}
@@ -283,7 +291,7 @@ def schedule_with(
             sides.add(False)  # tile math reads the slot in its own iteration
         if len(sides) > 1:
             return None
-    if any(not isinstance(o, Dot) and o.regions for o in late):
+    if any(r.ops for o in late for r in o.regions):
         return None
     if len({o.id in body.late for o in body.ops if o.effect is Effect.WRITE}) > 1:
         return None  # stores keep their order
@@ -309,10 +317,8 @@ def live_registers(flow: FlowLoop, body: Body, warpgroups: int) -> int:
         return t.num_elements * t.dtype.bytes // 4 // per
 
     carried = sum(regs(v) for v in flow.loop.carried)
-    extra = 0
-    for d in flow.dots:
-        if d.dot.id in body.late and d.register_a:
-            extra += regs(d.dot.a)
+    late = {d.dot.a for d in flow.dots if d.dot.id in body.late and d.register_a}
+    extra = sum(regs(v) for v in late)
     products = [regs(d.dot.result) for d in flow.dots if d.zero_acc]
     return carried + extra + sum(products)
 

@@ -84,8 +84,9 @@ def _pair(
     source = cast.a.type
     if not isinstance(source, TileType) or source.dtype != float32:
         return f"it is rounded from {source}"
-    if len(graph.users(cast.result)) > 1:
-        return "others read the rounded tile"
+    users = [u.op for u in graph.users(cast.result)]
+    if not all(any(u is d.dot and d.register_a for d in dots) for u in users):
+        return "others than products read the rounded tile"
     alike = _lies_alike(graph, loop, cast.a)
     if alike is None:
         return "a tile that has to lie like it goes beyond the iteration or has another layout"
@@ -98,8 +99,8 @@ def _pair(
     if problem:
         return problem
     inner[load.op.id] = replace(load, smem=replace(load.smem, paired=True))
-    users = [u.op for v in alike for u in graph.users(v)]
-    return Rounded(cast.id, frozenset(op.id for op in users if isinstance(op, Reshape)))
+    readers = [u.op for v in alike for u in graph.users(v)]
+    return Rounded(cast.id, frozenset(op.id for op in readers if isinstance(op, Reshape)))
 
 
 def _lies_alike(graph: TileGraph, loop: For, start: Value) -> list[Value] | None:

@@ -33,6 +33,44 @@ TDSL_FN void reduce_chains(T (&out)[N], At at, C combine) {
 #pragma unroll
   for (int o = 0; o < N; ++o) out[o] = combine_tree<0, CHAINS>([&](int c) { return x[o][c]; }, combine);
 }
+// at(0) .. at(COUNT - 1) combined by `three` and, where two are left, by `two`. Thread.
+template <int COUNT, class At, class C3, class C2> TDSL_FN int combine_threes(At at, C3 three, C2 two) {
+  int x[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) x[i] = at(i);
+#pragma unroll
+  for (int n = COUNT; n > 1; n = (n + 2) / 3) {
+#pragma unroll
+    for (int i = 0; i < n; i += 3)
+      x[i / 3] = i + 2 < n ? three(x[i], x[i + 1], x[i + 2]) : i + 1 < n ? two(x[i], x[i + 1]) : x[i];
+  }
+  return x[0];
+}
+// As reduce_registers of f32 with Max, three values at a time: in the order of their bits as integers, which is that of
+// floats that are not negative; of negative ones it is the reverse, so that a warp with a part of them alone looks for
+// the smallest. A NaN may come out. Warp, converged.
+template <int COUNT, int N, class At> TDSL_FN void reduce_max_by_three(float (&out)[N], At at, Max) {
+  int x[N];
+  bool negative = false;
+#pragma unroll
+  for (int o = 0; o < N; ++o) {
+    x[o] = combine_threes<COUNT>(
+        [&](int r) { return __float_as_int(at(o, r)); }, [](int a, int b, int c) { return max(max(a, b), c); },
+        [](int a, int b) { return max(a, b); });
+    negative |= x[o] < 0;
+  }
+  if (warp_any(negative)) {
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+      const int least = combine_threes<COUNT>(
+          [&](int r) { return __float_as_int(at(o, r)); }, [](int a, int b, int c) { return min(min(a, b), c); },
+          [](int a, int b) { return min(a, b); });
+      x[o] = x[o] < 0 ? least : x[o];
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < N; ++o) out[o] = __int_as_float(x[o]);
+}
 // x[o] combined over the lanes that differ in digit `lane / STRIDE % SIZE`, both powers of two. Warp, converged.
 template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine) {
   static_assert((STRIDE & (STRIDE - 1)) == 0 && (SIZE & (SIZE - 1)) == 0, "digits of lanes are powers of two");

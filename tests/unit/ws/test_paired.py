@@ -89,7 +89,7 @@ def test_rows_of_the_first_right_operand_are_paired(options: dict[str, int]) -> 
         ("", 254, "the rows of y do not come in fours"),
         ("carried", 256, "goes beyond the iteration"),
         ("read", 256, ""),
-        ("twice", 256, "others read the rounded tile"),
+        ("twice", 256, "others than products read the rounded tile"),
         ("offset", 256, "the first row of right may be no multiple of 4"),
     ],
 )

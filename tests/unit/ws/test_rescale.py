@@ -109,14 +109,26 @@ def test_votes_of_fp8_attention(D: int, BM: int, BN: int, votes: int) -> None:
     request = fp8_attention_kernel.request_for(args, options, lambda c: (22, 2, 1))[1]
     kernel = first(request)
     assert kernel.plan.skips_ones is (votes > 0)
+    # Where the CUDA cores set the pace, each copy of the loop body takes three scores at a time.
+    copies = kernel.module.source.count("reduce_max_by_three<")
+    assert copies == 2 * votes
+    assert not copies or not re.search(
+        r"reduce_(registers|chains)<[^;]*Max\(\)", kernel.module.source
+    )
     assert kernel.module.source.count("any_but_one(") == votes
     assert any("new maximum" in n for n in kernel.notes) is (votes > 0)
+
+
+def test_maxima_ignore_nan_without_fast_math() -> None:
+    assert rescaling(compiled("exp"))
+    assert "by_three" not in compiled("exp").module.source
 
 
 @pytest.mark.parametrize("D", [64, 128])
 def test_loops_that_wait_for_the_tensor_core_take_no_votes(D: int) -> None:
     kernel = first(attention_request(D=D, fast_math=True))
     assert not kernel.plan.skips_ones
+    assert "by_three" not in kernel.module.source
     assert "any_but_one" not in kernel.module.source
 
 

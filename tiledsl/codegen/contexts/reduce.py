@@ -110,6 +110,8 @@ def _registers(op: ops.Reduce, count: int) -> str:
     """The function over a thread's elements; a tree where they do not fill the chains twice."""
     if op.chains and count % op.chains == 0 and count >= 2 * op.chains:
         return f"reduce_chains<{count}{'' if op.chains == 2 else f', {op.chains}'}>"
+    if op.by_three and count > 2:
+        return f"reduce_max_by_three<{count}>"
     return f"reduce_registers<{count}>"
 
 

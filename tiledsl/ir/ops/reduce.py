@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.dtypes import DType
+from tiledsl.dtypes import float32
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
 from tiledsl.ir.axis_plan import AxisPlan
@@ -118,7 +119,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     barriers, cursor: two mbarriers, each with a half of the scratch, on which the CTAs of a cluster
     exchange what they have in turn; without them they wait at the cluster's barrier.
     chains: a thread combines its elements in so many chains, each in the elements' order; 0 for a
-    balanced tree. Only for a kind with one input.
+    balanced tree. Only for a kind with one input. by_three: a thread combines three elements at a
+    time, by their bits; of an f32 maximum whose elements are no NaN.
     """
 
     vectorized = True
@@ -132,6 +134,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     barrier: int = attribute(default=0)
     guarded: bool = attribute(default=True)
     chains: int = attribute(default=0)
+    by_three: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     @property
@@ -169,6 +172,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         check_body(self, self.body, self.dtypes, self.kind)
         if self.chains < 0 or (self.chains and (not self.kind or len(self.inputs) != 1)):
             raise VerifyError(f"reduce: {self.chains} chains, of a kind with one input only")
+        if self.by_three and (self.kind != "max" or self.dtypes != (float32,) or self.chains):
+            raise VerifyError("reduce: by_three takes maxima of f32, not in chains")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         inputs = [a.astype(d.numpy) for a, d in zip(arrays, self.dtypes, strict=False)]

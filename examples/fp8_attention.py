@@ -1,12 +1,14 @@
 """FP8 attention, forward: scores and output from e4m3 products, softmax in f32.
 
 Queries, keys and values are e4m3 with a scale per head; the weights of the softmax are rounded to
-e4m3 too, times 256 so that small ones keep their bits. fp8 products are read along K, so the values
-are given transposed, [B, H, D, L].
+e4m3 too, times 256 so that small ones keep their bits. The tensor core adds up the rounded ones: a
+product with eight columns of 1/8, which are added. fp8 products are read along K, so the values are
+given transposed, [B, H, D, L].
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
@@ -22,13 +24,15 @@ LOG2E = 1.4426950408889634
 # fmt: off
 @tiledsl.jit
 def fp8_attention_kernel(q: tl.Tensor, k: tl.Tensor, vt: tl.Tensor, scales: tl.Tensor,
-                         o: tl.Tensor, scale: tl.constexpr, causal: tl.constexpr, D: tl.constexpr,
+                         eighths: tl.Tensor, o: tl.Tensor, scale: tl.constexpr,
+                         causal: tl.constexpr, D: tl.constexpr,
                          BM: tl.constexpr = 128, BN: tl.constexpr = 128):
-    """scales: [B, H, 2] f32, of scores (queries times keys) and of values."""
+    """scales: [B, H, 2] f32, of scores (queries times keys) and of values. eighths: [8, >= BN]."""
     m, h, b = tl.program_id(0) * BM, tl.program_id(1), tl.program_id(2)
     factor = tl.sum(scales.load((b, h, 0), (1,)), 0) * (scale * LOG2E)
     rows, cols = (m + tl.arange(0, BM))[:, None], tl.arange(0, BN)[None, :]
     queries = q.load((b, h, m, 0), (BM, D))
+    columns = tl.trans(eighths.load((0, 0), (8, BN)))
     top = tl.full((BM,), -float("inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, D), tl.float32)
@@ -39,11 +43,11 @@ def fp8_attention_kernel(q: tl.Tensor, k: tl.Tensor, vt: tl.Tensor, scales: tl.T
         if causal:
             s = tl.where(rows >= n + cols, s, -float("inf"))
         new = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s * factor - (new * factor - 8.0)[:, None])
+        p = tl.exp2(s * factor - (new * factor - 8.0)[:, None]).to(q.dtype)
         fade = tl.exp2((top - new) * factor)
-        total = total * fade + tl.sum(p, 1)
+        total = total * fade + tl.sum(tl.dot(p, columns, max_num_imprecise_acc=FAST), 1)
         values = tl.trans(vt.load((b, h, 0, n), (D, BN)))
-        acc = tl.dot(p.to(q.dtype), values, acc * fade[:, None], max_num_imprecise_acc=FAST)
+        acc = tl.dot(p, values, acc * fade[:, None], max_num_imprecise_acc=FAST)
         top = new
     weight = tl.sum(scales.load((b, h, 1), (1,)), 0) / total
     o.store((b, h, m, 0), acc * weight[:, None])
@@ -55,6 +59,12 @@ def tiles(D: int, *, causal: bool) -> dict[str, int]:
     if not 64 < D <= 128:
         return {"BM": 128, "BN": 128}
     return {"BM": 192, "BN": 96} if causal else {"BM": 128, "BN": 192}
+
+
+@functools.cache
+def eighths(device: torch.device | str) -> torch.Tensor:
+    """What sums of weights are made with: tiles have up to 256 columns."""
+    return torch.full((8, 256), 0.125, device=device).to(torch.float8_e4m3fn)
 
 
 def fp8_attention(
@@ -70,7 +80,8 @@ def fp8_attention(
     o = torch.empty(B, H, L, D, device=q.device, dtype=torch.bfloat16)
     sizes = tiles(D, causal=causal)
     kernel = fp8_attention_kernel[tl.cdiv(L, sizes["BM"]), H, B]
-    kernel(q, k, vt, scales, o, D**-0.5, causal, D, **sizes, fast_math=True)
+    args = (q, k, vt, scales, eighths(q.device), o, D**-0.5, causal, D)
+    kernel(*args, **sizes, fast_math=True)
     return o
 
 
@@ -112,7 +123,7 @@ def show_compiled(shape: tuple[int, int, int, int]) -> None:
     vt = torch.empty(B, H, D, L, device="meta", dtype=torch.float8_e4m3fn)
     scales = torch.empty(B, H, 2, device="meta")
     o = torch.empty(shape, device="meta", dtype=torch.bfloat16)
-    args = (q, k, vt, scales, o, D**-0.5, True, D)
+    args = (q, k, vt, scales, eighths("meta"), o, D**-0.5, True, D)
     sizes = tiles(D, causal=True)
     options = {"grid": (tl.cdiv(L, sizes["BM"]), H, B), "fast_math": True, **sizes}
     OUT.mkdir(exist_ok=True)

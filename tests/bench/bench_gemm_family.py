@@ -392,6 +392,7 @@ def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
         made = {x: normal(device, z, heads, length, d, dtype=E4M3) for x in "qk"}
         made["vt"] = normal(device, z, heads, d, length, dtype=E4M3)
         made["scales"] = torch.ones(z, heads, 2, device=device)
+        made["eighths"] = fp8_attention.eighths(device)
         if device != "meta":
             made["v"] = made["vt"].transpose(2, 3).to(BF16).contiguous()
             made |= {f"{x}16": made[x].to(BF16) for x in "qk"}
@@ -408,7 +409,7 @@ def fp8_heads(z: int, heads: int, length: int, *, causal: bool) -> Case:
         return torch.stack([head(*x) for x in zip(*flat, strict=True)]).view(t["c"].shape)
 
     kernel, sizes = fp8_attention.fp8_attention_kernel, fp8_attention.tiles(d, causal=causal)
-    names = ("q", "k", "vt", "scales", "c")
+    names = ("q", "k", "vt", "scales", "eighths", "c")
     return Case(
         make,
         {

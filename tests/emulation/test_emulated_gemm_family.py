@@ -204,7 +204,8 @@ def test_fp8_attention(L: int, D: int, causal: bool) -> None:
     sizes = fp8_attention.tiles(D, causal=causal)
     args = {
         "q": normal(B, H, L, D), "k": normal(B, H, L, D), "vt": normal(B, H, D, -(-L // 16) * 16),
-        "scales": RNG.random((B, H, 2), dtype=np.float32), "o": nothing(B, H, L, D),
+        "scales": RNG.random((B, H, 2), dtype=np.float32), "eighths": np.full((8, 256), 0.125, E4M3),
+        "o": nothing(B, H, L, D),
     }  # fmt: skip
     # Weights next to a half-way point of e4m3 may be rounded the other way.
     same_as_interpreter(
@@ -219,7 +220,8 @@ def test_fp8_attention_whose_scores_are_negative() -> None:
     sizes = fp8_attention.tiles(D, causal=False)
     args = {
         "q": normal(1, 1, L, D), "k": normal(1, 1, L, D), "vt": normal(1, 1, D, -(-L // 16) * 16),
-        "scales": np.ones((1, 1, 2), np.float32), "o": nothing(1, 1, L, D),
+        "scales": np.ones((1, 1, 2), np.float32), "eighths": np.full((8, 256), 0.125, E4M3),
+        "o": nothing(1, 1, L, D),
     }  # fmt: skip
     args["q"][..., 0], args["k"][..., 0] = 4, -30
     args["k"][:, :, ::7, 0] = 0  # rows of a warp with scores of both signs beside rows without

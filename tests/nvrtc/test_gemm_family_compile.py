@@ -8,6 +8,7 @@ import torch
 from examples import grouped_list
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
+from examples.fp8_attention import eighths
 from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_attention import tiles
 from examples.fp8_matmul import fp8_matmul
@@ -120,7 +121,7 @@ def test_fp8_attention(L, causal):
     vt = torch.empty(B, H, D, -(-L // 16) * 16, device="meta", dtype=E4M3)[..., :L]
     scales = torch.empty(B, H, 2, device="meta")
     o = torch.empty(B, H, L, D, device="meta", dtype=BF16)
-    args = (q, k, vt, scales, o, D**-0.5, causal, D)
+    args = (q, k, vt, scales, eighths("meta"), o, D**-0.5, causal, D)
     sizes = tiles(D, causal=causal)
     kernel = fp8_attention_kernel.compile(
         *args, grid=(-(-L // sizes["BM"]), H, B), fast_math=True, **sizes

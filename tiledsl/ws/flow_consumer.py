@@ -514,7 +514,9 @@ class FlowConsumerBuilder(FlowOperands):
         else:
             acc, keep = self.get(dot.acc), None
         if isinstance(a.type, TileType) and a.type.dtype.bits == 8 and found.rounded is None:
-            a = self.b.value(mma.Spread(a), a.name)
+            if a not in part.spread:
+                part.spread[a] = self.b.value(mma.Spread(a), a.name)
+            a = part.spread[a]
         if self.waits_for_turn:
             self.enter_order()
         self.b.add(mma.Fence())

@@ -42,7 +42,7 @@ class Iteration:
     """One iteration in flight: its values, and the slots that it borrowed.
 
     slots: by loaded tile; got: their channels. staged: computed operands in shared memory, by key.
-    cleared: loads whose last rows are zero by now.
+    cleared: loads whose last rows are zero by now. spread: left operands whose bytes have moved.
     """
 
     values: Env
@@ -50,6 +50,7 @@ class Iteration:
     slots: Env = field(default_factory=dict[Value, Value])
     staged: dict[int, Value] = field(default_factory=dict[int, Value])
     cleared: set[int] = field(default_factory=set[int])
+    spread: Env = field(default_factory=dict[Value, Value])
 
 
 class FlowOperands(ConsumerBuilder):

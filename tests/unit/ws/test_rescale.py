@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples.fp8_attention import eighths
 from examples.fp8_attention import fp8_attention_kernel
 from tests.unit.ws.kernels import attention_request
 from tests.unit.ws.kernels import first
@@ -105,7 +106,7 @@ def test_votes_of_fp8_attention(D: int, BM: int, BN: int, votes: int) -> None:
     q, v = (torch.empty(1, 2, *n, device="meta", dtype=E4M3) for n in ((4096, D), (D, 4096)))
     scales, o = torch.empty(1, 2, 2, device="meta"), torch.empty(1, 2, 4096, D, device="meta")
     options = {"D": D, "BM": BM, "BN": BN, "fast_math": True}
-    args = (q, q, v, scales, o.to(BF16), D**-0.5, False)
+    args = (q, q, v, scales, eighths("meta"), o.to(BF16), D**-0.5, False)
     request = fp8_attention_kernel.request_for(args, options, lambda c: (22, 2, 1))[1]
     kernel = first(request)
     assert kernel.plan.skips_ones is (votes > 0)

@@ -1,7 +1,8 @@
 """Cross entropy of logits and targets with its gradient: logits are read once in each direction.
 
-A program walks over a row of any width in blocks of PARTS x WIDTH and keeps, for each place of a
-part, a running maximum and a running sum, as powers of two; they meet at the end of the row.
+A program walks over a row of any width in blocks of PARTS x LANES x VECTOR and keeps for each lane,
+which has a vector of each part, a running maximum and a running sum, as powers of two; they meet at
+the end of the row.
 """
 
 import torch
@@ -10,27 +11,32 @@ import tiledsl as triton
 import tiledsl.language as tl
 
 IGNORED = -100
+LONG_BYTES = 96 * 1024
 
 
 @triton.jit
 def cross_entropy_forward(
     x_ptr, target_ptr, loss_ptr, lse_ptr, x_stride, n_cols,
-    IGNORED: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr,
+    IGNORED: tl.constexpr, PARTS: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """loss[r] = log(sum(exp(x[r, :]))) - x[r, target[r]]; 0 where the target is IGNORED."""
     row = tl.program_id(0)
     first = x_ptr + row * x_stride
     LOG2E: tl.constexpr = 1.4426950408889634
-    top = tl.full((WIDTH,), -float("inf"), tl.float32)
-    total = tl.zeros((WIDTH,), tl.float32)
-    places = tl.arange(0, PARTS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    WIDTH: tl.constexpr = LANES * VECTOR
+    part = tl.arange(0, PARTS)[:, None, None] * WIDTH
+    lane = tl.arange(0, LANES)[None, :, None] * VECTOR
+    places = part + lane + tl.arange(0, VECTOR)[None, None, :]
+    top = tl.full((LANES,), -float("inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
     for start in range(0, n_cols, PARTS * WIDTH):
         cols = start + places
         x = tl.load(first + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)
-        new = tl.maximum(top, tl.max(x, axis=0) * LOG2E)
-        # Places that have seen nothing but -inf stay at 2 ** -inf = 0.
+        new = tl.maximum(top, tl.max(tl.max(x, axis=2), axis=0) * LOG2E)
+        # Lanes that have seen nothing but -inf stay at 2 ** -inf = 0.
         base = tl.where(new == -float("inf"), 0.0, new)
-        total = total * tl.exp2(top - base) + tl.sum(tl.exp2(x * LOG2E - base[None, :]), axis=0)
+        powers = tl.exp2(x * LOG2E - base[None, :, None])
+        total = total * tl.exp2(top - base) + tl.sum(tl.sum(powers, axis=2), axis=0)
         top = new
     highest = tl.max(top, axis=0)
     lse = (highest + tl.log2(tl.sum(total * tl.exp2(top - highest), axis=0))) / LOG2E
@@ -51,7 +57,7 @@ def cross_entropy_backward(
     row = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = cols < n_cols
-    target = tl.load(target_ptr + row)
+    target = tl.load(target_ptr + row).to(tl.int32)
     lse = tl.load(lse_ptr + row)
     dloss = tl.load(dloss_ptr + row)
     scale = tl.where(target == IGNORED, 0.0, dloss)
@@ -68,18 +74,22 @@ def forward(x: torch.Tensor, target: torch.Tensor, **options: int):
     n_rows, n_cols = x.shape
     options = {"fast_math": True, **options}
     loss, lse = (torch.empty(n_rows, device=x.device, dtype=torch.float32) for _ in range(2))
+    # Few long rows need more bytes of each on their way.
+    lanes = 256 if n_cols * x.element_size() > LONG_BYTES else 128
     cross_entropy_forward[(n_rows,)](
         x, target, loss, lse, x.stride(0), n_cols, IGNORED=IGNORED,
-        PARTS=4 if n_cols > 2048 else 1, WIDTH=1024, **options,
+        PARTS=4 if n_cols > 2048 else 1, LANES=lanes, VECTOR=16 // x.element_size(),
+        **{"num_warps": lanes // 32, **options},
     )  # fmt: skip
     return loss, lse
 
 
 def backward(x, target, lse, dloss, **options):
-    """The gradient of the logits for a gradient of each row's loss."""
+    """The gradient of the logits for a gradient of each row's loss. options: of the launch."""
     n_rows, n_cols = x.shape
+    options = {"fast_math": True, **options}
     dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
-    BLOCK = min(4096, triton.next_power_of_2(n_cols))
+    BLOCK = min(2048, triton.next_power_of_2(n_cols))
     cross_entropy_backward[(n_rows, triton.cdiv(n_cols, BLOCK))](
         dx, x, target, lse, dloss, x.stride(0), n_cols, IGNORED=IGNORED, BLOCK=BLOCK, **options
     )

@@ -1,6 +1,6 @@
-"""Dropout whose mask is never stored: Triton's tutorial kernel, with its imports swapped.
+"""Dropout whose mask is never stored: the backward pass draws the same numbers from the same seed.
 
-The backward pass draws the same random numbers from the same seed.
+Each call of the generator gives four numbers, which four neighbours share.
 """
 
 import torch
@@ -10,23 +10,25 @@ import tiledsl.language as tl
 
 
 @triton.jit
-def seeded_dropout(x_ptr, output_ptr, n_elements, p, seed, BLOCK_SIZE: tl.constexpr):
-    """output = x / (1 - p) where a random number exceeds p, else 0."""
-    offsets = tl.program_id(axis=0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-    mask = offsets < n_elements
-    x = tl.load(x_ptr + offsets, mask=mask)
-    random = tl.rand(seed, offsets)
-    x_keep = random > p
-    output = tl.where(x_keep, x / (1 - p), 0.0)
-    tl.store(output_ptr + offsets, output, mask=mask)
+def seeded_dropout(x_ptr, output_ptr, n_elements, limit, scale, seed, BLOCK: tl.constexpr):
+    """output = x * scale where a random number of 32 bits exceeds the limit, else 0."""
+    block = tl.program_id(0)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n_elements)
+    calls = block * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
+    a, b, c, d = tl.randint4x(seed, calls)
+    words = tl.join(tl.join(a, c), tl.join(b, d)).reshape(BLOCK)
+    output = tl.where(words > limit.to(tl.uint32), x * scale, 0.0)
+    tl.store(output_ptr + at, output, mask=at < n_elements)
 
 
 def drop(x: torch.Tensor, p: float, seed: int, **options: int) -> torch.Tensor:
     """One launch over all elements. options: of the launch."""
     output = torch.empty_like(x)
     n = x.numel()
-    grid = (triton.cdiv(n, 1024),)
-    seeded_dropout[grid](x, output, n, p, seed, BLOCK_SIZE=1024, **options)
+    limit, scale = round(p * (2**32 - 1)), 1 / (1 - p) if p < 1 else 0.0
+    grid = (triton.cdiv(n, 4096),)
+    seeded_dropout[grid](x, output, n, limit, scale, seed, BLOCK=4096, **options)
     return output
 
 

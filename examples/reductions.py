@@ -62,8 +62,8 @@ def grouped_sum(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     x = x.contiguous()
     n_cols, groups = x.shape[1], len(starts) - 1
     out = torch.empty((groups, n_cols), device=x.device, dtype=x.dtype)
-    BLOCK = min(512, triton.next_power_of_2(n_cols))
-    group_sums[(groups, triton.cdiv(n_cols, BLOCK))](x, starts, out, n_cols, ROWS=8, BLOCK=BLOCK)
+    BLOCK = min(128, triton.next_power_of_2(n_cols))
+    group_sums[(groups, triton.cdiv(n_cols, BLOCK))](x, starts, out, n_cols, ROWS=32, BLOCK=BLOCK)
     return out
 
 

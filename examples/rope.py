@@ -30,7 +30,7 @@ def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, back: bool) -
     """x [B, L, H, D] turned; any strides."""
     B, L, H, D = x.shape
     y = torch.empty((B, L, H, D), device=x.device, dtype=x.dtype)
-    rope_kernel[(L, B)](x, cos, sin, y, BACK=back, HEADS=H, HALF=D // 2)
+    rope_kernel[(L, B)](x, cos, sin, y, BACK=back, HEADS=H, HALF=D // 2, num_warps=2)
     return y
 
 

@@ -40,7 +40,10 @@ def top_k(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     values = torch.empty((n_rows, k), device=x.device, dtype=x.dtype)
     places = torch.empty((n_rows, k), device=x.device, dtype=torch.int64)
     BLOCK = max(k, triton.next_power_of_2(n_cols))
-    top_k_kernel[(n_rows,)](x, values, places, x.stride(0), n_cols, k, BLOCK)
+    warps = min(4, max(1, BLOCK // 1024))  # Lanes that find more of a row compare less.
+    top_k_kernel[(n_rows,)](
+        x, values, places, x.stride(0), n_cols, k, BLOCK, num_warps=warps
+    )  # fmt: skip
     return values, places
 
 

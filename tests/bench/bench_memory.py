@@ -504,9 +504,11 @@ class Measurement:
     def error(self, launch: Launch) -> float:
         """The largest relative error; new memory is NaN."""
         torch.use_deterministic_algorithms(True, warn_only=True)
-        got = launch(0)
-        torch.cuda.synchronize()
-        torch.use_deterministic_algorithms(False)
+        try:
+            got = launch(0)
+            torch.cuda.synchronize()
+        finally:  # Else what is captured later fills its results first, too.
+            torch.use_deterministic_algorithms(False)
         found = list(got) if isinstance(got, tuple | list) else [got]
         pairs = zip(found, self.want or self.problem.wanted_for(found), strict=False)
         errors = [((g.double() - w).norm() / w.norm()).item() for g, w in pairs]

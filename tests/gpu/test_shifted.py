@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from examples.transpose import transpose_kernel
 from tests.emulation.test_emulated_shifted import copy_rows
 from tests.emulation.test_emulated_shifted import move_blocks
 
@@ -37,3 +38,20 @@ def test_blocks(B: int, dtype: torch.dtype) -> None:
     y = torch.full((777, 1003), float("nan"), device="cuda", dtype=dtype)
     move_blocks[(-(-1006 // B), -(-782 // B))](x, y, B, B)
     torch.testing.assert_close(y, x.t(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(6103, 520), (129, 1000), (64, 77)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_transposed_to_odd_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Pieces of rows out of shared memory; nothing is written beside them."""
+    M, N = shape
+    x = torch.randn(shape, device="cuda").to(dtype)
+    memory = torch.full((M * N + 40,), -7.0, device="cuda", dtype=dtype)
+    y = memory[5 : 5 + M * N].view(N, M)
+    for rows, columns in ((128, 64), (64, 64), (32, 128)):
+        memory.fill_(-7.0)
+        grid = (-(-M // rows), -(-N // columns))
+        transpose_kernel[grid](x, y, rows, columns)
+        assert torch.equal(y, x.t())
+        assert (memory[:5] == -7).all()
+        assert (memory[5 + M * N :] == -7).all()

@@ -51,15 +51,15 @@ def gradient_of(n: int, dtype: torch.dtype, *, centred: bool = True) -> Kernel:
 def loss_of(n: int, dtype: torch.dtype) -> Kernel:
     x, loss = empty(ROWS, n, dtype=dtype), empty(ROWS, dtype=F32)
     target = empty(ROWS, dtype=torch.int64)
-    args = (x, target, loss, loss, n, n, -100, 4, 1024)
+    args = (x, target, loss, loss, n, n, -100, 4, 128, 16 // x.element_size())
     return cross_entropy.cross_entropy_forward.compile(*args, grid=(ROWS,))
 
 
 def loss_gradient_of(n: int, dtype: torch.dtype) -> Kernel:
     x, lse = empty(ROWS, n, dtype=dtype), empty(ROWS, dtype=F32)
     target = empty(ROWS, dtype=torch.int64)
-    args = (x, x, target, lse, lse, n, n, -100, 4096)
-    return cross_entropy.cross_entropy_backward.compile(*args, grid=(ROWS, 13))
+    args = (x, x, target, lse, lse, n, n, -100, 2048)
+    return cross_entropy.cross_entropy_backward.compile(*args, grid=(ROWS, 25))
 
 
 def accesses(kernel: Any) -> set[str]:

@@ -16,8 +16,8 @@ def transpose_kernel(x: tl.Tensor, y: tl.Tensor, BM: tl.constexpr, BN: tl.conste
 def transpose(x: torch.Tensor, BM: int = 0, BN: int = 0) -> torch.Tensor:
     """A contiguous transpose of a matrix.
 
-    Rows of tiles are 256 bytes unless said otherwise. Where rows of the result lie at odd addresses,
-    128 rows of 128 bytes are faster: more tiles are on their way at once.
+    Rows of tiles are 256 bytes unless said otherwise. Where rows of the result lie at odd
+    addresses, 128 rows of 128 bytes are faster: more tiles are on their way at once.
     """
     M, N = x.shape
     size = x.element_size()

@@ -90,6 +90,12 @@ def start_fault(op: Load | Store) -> str:
     starts, size = Starts(graph_of(op)), t.dtype.bytes
     every = starts.every(op.offsets[t.inner_dim], max(1, BULK_BYTES // size)) * size
     if every % BULK_BYTES:
+        row = op.block_shape[t.inner_dim]
+        if row * size % BULK_BYTES:
+            return (
+                f"a block takes {row} elements of a row ({row * size} bytes), and bulk copies start "
+                f"at multiples of {BULK_BYTES} bytes; use a multiple of {BULK_BYTES // size} elements"
+            )
         return (
             f"a block may start at any multiple of {every} bytes of a row, and bulk copies start "
             f"at multiples of {BULK_BYTES} (tl.multiple_of states one)"

@@ -10,7 +10,6 @@ Ref: marked graphs: a net without choices is live if one of its firing sequences
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -19,24 +18,26 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
+from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_empty import is_empty
+from tiledsl.ws.check_machine import RULES
 from tiledsl.ws.check_points import ENOUGH_TRIPS
+from tiledsl.ws.check_points import Entries
 from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import launch_points
 from tiledsl.ws.check_points import more_points
 from tiledsl.ws.check_points import place
 from tiledsl.ws.check_points import steady_lines
 from tiledsl.ws.check_points import trips_seen
-from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_program import never_runs
-from tiledsl.ws.check_run import RULES
+from tiledsl.ws.check_program import role_of
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
+from tiledsl.ws.check_steps import MALFORMED
 from tiledsl.ws.check_wide import wide_point
 
-MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, NotImplementedError)
 SCALES = (1, 2, 4)
 """How much longer to look for the trip from which on loops repeat their state."""
 OBLIGATIONS = {
@@ -125,73 +126,67 @@ def _prove(graph: TileGraph, code: Program, made: Certificate) -> None:
         op = code.unknown[0]
         raise Fault("liveness", f"the checker does not know op {op.opcode}", op)
     check_objects(graph)
-    cluster_size = int(graph.facts.get("cluster_size", 1))
-    points = launch_points(code, cluster_size, SCALES[0])
-    reached = _run_all(code, points.few, cluster_size, made)
-    steady: list[str] | Fault = []
-    for scale in SCALES:
-        if scale != SCALES[0]:
-            points = launch_points(code, cluster_size, scale)
-        runs = [PointRun(code, p, cluster_size, watch=True) for p in points.many]
-        for run in runs:
-            run.run()
-        runs += _wide_runs(code, runs, cluster_size)
-        reached |= {region for run in runs for region in run.reached}
-        made.points += len(runs)
-        steady = steady_lines(runs)
-        if not isinstance(steady, Fault):
-            break
-    if isinstance(steady, Fault):
-        raise steady
-    _reach(code, cluster_size, reached, made)
+    run = PointRun(code, int(graph.facts.get("cluster_size", 1)))
+    try:
+        steady = _run_all(run)
+        made.empty = _reach(run)
+    finally:
+        made.points = run.count
+        run.close()
     made.steady = steady + made.empty
     _record(made, code, None)
 
 
-def _wide_runs(code: Program, runs: list[PointRun], cluster_size: int) -> list[PointRun]:
+def _run_all(run: PointRun) -> list[str]:
+    """Runs the launches that stand for all; returns what to report of their loops."""
+    code, size = run.code, run.cluster_size
+    points = launch_points(code, size, SCALES[0])
+    for point in points.few:
+        run.launch(point)
+    steady: list[str] | Fault = []
+    for scale in SCALES:
+        if scale != SCALES[0]:
+            points = launch_points(code, size, scale)
+        noted = [run.watch(p) for p in points.many]
+        noted += _wide_runs(run, noted)
+        steady = steady_lines(noted)
+        if not isinstance(steady, Fault):
+            return steady
+    assert isinstance(steady, Fault)
+    raise steady
+
+
+def _wide_runs(run: PointRun, noted: list[Entries]) -> list[Entries]:
     """Runs for the loops of the watched role that the others leave after a few trips."""
-    watched = runs[0].watched
-    assert watched is not None
-    seen = trips_seen(runs)
-    out: list[PointRun] = []
-    for loop in watched.role.body.walk():
+    seen = trips_seen(noted)
+    out: list[Entries] = []
+    loops = [b.loop for b in bounds_of(run.code)]
+    for loop in [loop for loop in loops if role_of(loop.body) is run.last.role]:
         trips, first = seen.get(loop, (0, -1))
-        if isinstance(loop, For) and first < 0 and trips < ENOUGH_TRIPS:
-            point = wide_point(code, loop, trips, cluster_size)
+        if first < 0 and trips < ENOUGH_TRIPS:
+            point = wide_point(run.code, loop, trips, run.cluster_size)
             if point is not None:
-                out.append(PointRun(code, point, cluster_size, watch=True))
-                out[-1].run()
-                seen = trips_seen([*runs, *out])
+                out.append(run.watch(point))
+                seen = trips_seen([*noted, *out])
     return out
 
 
-def _run_all(
-    code: Program, points: Iterable[LaunchPoint], cluster_size: int, made: Certificate
-) -> set[Region]:
-    """Runs launches; returns the regions that they reach."""
-    reached: set[Region] = set()
-    for point in points:
-        run = PointRun(code, point, cluster_size)
-        run.run()
-        made.points += 1
-        reached |= run.reached
-    return reached
-
-
-def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certificate) -> None:
-    """Every part of the program has to be run.
+def _reach(run: PointRun) -> list[str]:
+    """Every part of the program has to be run; returns what to report of loops that never are.
 
     By more launches, and where no launch is found that takes a branch, by taking it always.
     """
-    for point in more_points(code, cluster_size):
+    code, reached = run.code, run.reached
+    for point in more_points(code, run.cluster_size):
         if reached >= code.code.keys():
-            return
-        reached |= _run_all(code, [point], cluster_size, made)
+            return []
+        run.launch(point)
     points = [
-        *reversed(launch_points(code, cluster_size, 1).many),
-        *more_points(code, cluster_size),
+        *reversed(launch_points(code, run.cluster_size, 1).many),
+        *more_points(code, run.cluster_size),
     ]
     dead: set[Region] = set()
+    empty: list[str] = []
     for region in [r for r in code.code if r not in reached]:
         branch = region.parent
         if region in reached:
@@ -201,20 +196,19 @@ def _reach(code: Program, cluster_size: int, reached: set[Region], made: Certifi
             continue
         if isinstance(branch, For) and is_empty(branch):
             dead.add(region)
-            made.empty.append(f"{place(branch)}: no trips, its bounds cross in every launch")
+            empty.append(f"{place(branch)}: no trips, its bounds cross in every launch")
             continue
         if not isinstance(branch, If):
             raise Fault("liveness", "no launch was found that reaches this loop", branch)
+        run.forced[branch] = region is branch.then
         for point in points:
-            run = PointRun(code, point, cluster_size)
-            run.forced[branch] = region is branch.then
-            run.run()
-            made.points += 1
-            reached |= run.reached
+            run.launch(point)
             if region in reached:
                 break
         else:
             raise Fault("liveness", "no launch was found that reaches this branch", branch)
+        run.forced.clear()
+    return empty
 
 
 def _record(made: Certificate, code: Program | None, fault: Fault | None) -> None:

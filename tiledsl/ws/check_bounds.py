@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -14,71 +16,99 @@ from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import drawn_axis
-from tiledsl.ws.check_scalars import Formula
+from tiledsl.ws.check_scalars import Formulas
 
 Program3 = tuple[int, int, int]
+Leaf = tuple[str, int]
+LEAVES: dict[str, Callable[[LaunchPoint, Program3, int], int]] = {
+    "tile": lambda point, program, axis: program[axis],
+    "program": lambda point, program, axis: program[axis],
+    "programs": lambda point, program, axis: point.grid[axis],
+    "symbol": lambda point, program, symbol: point.extent_of(symbol),
+    "loaded": lambda point, program, _: point.extent,
+    "unknown": lambda point, program, _: 0,
+}
+"""What scalars depend on, with a number: where a tile that is walked to, or the program lies along
+an axis; the programs along one; an extent or argument; what is loaded."""
+
+
+class AllBounds:
+    """Bounds of all loops of a program, for what they have in common."""
+
+    def __init__(self, code: Program) -> None:
+        self.code = code
+        self.formulas = Formulas(self._leaf)
+        self._leaves: list[Leaf] = []
+        self._found: dict[tuple[int, Program3], tuple[LaunchPoint, list[int]]] = {}
+
+    def leaves(self) -> list[Leaf]:
+        """What the scalars so far depend on."""
+        known = self._leaves
+        known += [self._leaf(v) for v in self.formulas.leaves[len(known) :]]
+        return known
+
+    def at(self, point: LaunchPoint, program: Program3) -> list[int]:
+        """All scalars in a launch, in the tile of a program."""
+        key = id(point), program  # the point is kept, so that no other one is given its id
+        if key not in self._found:
+            leaves = [LEAVES[kind](point, program, number) for kind, number in self.leaves()]
+            self._found[key] = point, self.formulas.values(leaves)
+        return self._found[key][1]
+
+    def _leaf(self, v: Value) -> Leaf:
+        code = self.code
+        match v.defining_op:
+            case None if (axis := drawn_axis(v)) >= 0:
+                return "tile", axis
+            case None:
+                outside = isinstance(v.owner, Region) and v.owner.parent is None
+                return ("symbol", code.symbols.get((v, -1), -1)) if outside else ("unknown", v.id)
+            case Shape() as op:
+                return "symbol", code.symbols.get((tensors_of(op.tensor)[0], op.dim), -1)
+            case NumPrograms() as op:
+                return "programs", op.axis
+            case TileToProgram():
+                return "tile", v.index
+            case ProgramId() as op:
+                return "program", op.axis
+            case op:
+                return "loaded" if op.effect is Effect.READ else "unknown", v.id
 
 
 class Bounds:
     """Bounds of a loop in the first iteration of the loops around it.
 
     symbols: extents and arguments that they depend on. axes: of the grid, on whose ids they do.
+    is_of_program: on those of the program itself.
     """
 
-    def __init__(self, code: Program, loop: For) -> None:
-        self.code = code
+    def __init__(self, among: AllBounds, loop: For) -> None:
+        self._among = among
         self.loop = loop
-        self.formula = Formula((loop.lower, loop.upper, loop.step))
-        found = {self._symbol(v) for v in self.formula.leaves}
-        self.symbols = sorted(n for n in found if n >= 0)
-        self.owners = [v.defining_op for v in self.formula.leaves]
-        found = ((v, o) for v, o in zip(self.formula.leaves, self.owners, strict=True))
-        self.axes = {
-            o.axis if isinstance(o, ProgramId) else v.index
-            for v, o in found
-            if isinstance(o, TileToProgram | ProgramId)
-        }
-        self.axes |= {axis for v in self.formula.leaves if (axis := drawn_axis(v)) >= 0}
+        formulas = among.formulas
+        self._numbers = [formulas.number(v) for v in (loop.lower, loop.upper, loop.step)]
+        leaves = among.leaves()
+        found = {leaves[i] for n in self._numbers for i in formulas.uses[n]}
+        self.symbols = sorted(n for kind, n in found if kind == "symbol" and n >= 0)
+        self.axes = {axis for kind, axis in found if kind in ("tile", "program")}
+        self.is_of_program = any(kind == "program" for kind, _ in found)
 
     def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
         """Lower, upper, step in a launch, in the tile of a program."""
-        leaves = {v: self._leaf(v, point, program) for v in self.formula.leaves}
-        low, high, by = self.formula.values(leaves)
-        return low, high, by
+        values = self._among.at(point, program)
+        low, high, by = self._numbers
+        return values[low], values[high], values[by]
 
     def trips(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> int:
         """Trips in a launch; loops that count down count as none."""
         low, high, by = self.at(point, program)
         return max(0, -(-(high - low) // by)) if by > 0 else 0
 
-    def _symbol(self, v: Value) -> int:
-        """The number of the extent or argument that a leaf is, or -1."""
-        op = v.defining_op
-        key = (tensors_of(op.tensor)[0], op.dim) if isinstance(op, Shape) else (v, -1)
-        return self.code.symbols.get(key, -1)
-
-    def _leaf(self, v: Value, point: LaunchPoint, program: Program3) -> int:
-        match v.defining_op:
-            case None if (axis := drawn_axis(v)) >= 0:
-                return program[axis]
-            case None:
-                outside = isinstance(v.owner, Region) and v.owner.parent is None
-                return point.extent_of(self._symbol(v)) if outside else 0
-            case Shape():
-                return point.extent_of(self._symbol(v))
-            case NumPrograms() as op:
-                return point.grid[op.axis]
-            case TileToProgram():
-                return program[v.index]
-            case ProgramId() as op:
-                return program[op.axis]
-            case op:
-                return point.extent if op.effect is Effect.READ else 0
-
 
 def bounds_of(code: Program) -> list[Bounds]:
     """Of all loops, made once."""
     if "bounds" not in code.tables:
+        among = AllBounds(code)
         loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
-        code.tables["bounds"] = [Bounds(code, loop) for loop in loops]
+        code.tables["bounds"] = [Bounds(among, loop) for loop in loops]
     return code.tables["bounds"]

@@ -8,8 +8,10 @@ programs at least 0; integers do not wrap (docs/semantics.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from math import gcd
+from types import MappingProxyType
 
 from tiledsl.dtypes import INT32_ROOM
 from tiledsl.ir.op import Op
@@ -20,12 +22,14 @@ from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
-from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ws.check_program import drawn_axis
+from tiledsl.ws.check_program import role_of
 
 MAX_TERMS = 24
 """Terms of a bound beyond which it stands for itself."""
+MAX_MAXIMA = 4
+"""Maxima that are taken apart by cases."""
 Atom = tuple[object, ...]
 Linear = tuple[int, tuple[tuple[Atom, int], ...]]
 """A constant, and atoms with their factors, sorted."""
@@ -36,17 +40,45 @@ def is_empty(loop: For) -> bool:
     step = loop.step.defining_op
     if not isinstance(step, Constant) or not isinstance(step.value, int) or step.value <= 0:
         return False
-    return any(_Terms(choice).never_below(loop.lower, loop.upper) for choice in (0, 1))
+    if any(_Terms(choice).never_below(loop.lower, loop.upper) for choice in (0, 1)):
+        return True
+    # In each launch one operand of each maximum is the larger one: it has to hold in all cases.
+    maxima = _Terms(0).maxima(loop.lower, loop.upper)
+    if not 0 < len(maxima) <= MAX_MAXIMA:
+        return False
+    return all(
+        _is_empty_where(loop, dict(zip(maxima, case, strict=True)))
+        for case in product((0, 1), repeat=len(maxima))
+    )
+
+
+def _is_empty_where(loop: For, larger: Mapping[Value, int]) -> bool:
+    """The same where these operands of maxima are the larger ones."""
+    return any(
+        _Terms(choice, larger, from_below=from_below).never_below(loop.lower, loop.upper)
+        for choice, from_below in ((0, True), (0, False), (1, False))
+    )
 
 
 class _Terms:
     """Bounds of scalars as sums; an atom stands for the same scalar wherever it is computed.
 
     choice: the operand of a maximum that stands for it from below, where neither is the larger one.
+    larger: of some maxima the operand that is the larger one; from_below: also where either operand
+    would do.
     """
 
-    def __init__(self, choice: int) -> None:
+    def __init__(
+        self,
+        choice: int,
+        larger: Mapping[Value, int] = MappingProxyType({}),
+        *,
+        from_below: bool = False,
+    ) -> None:
         self.choice = choice
+        self.larger = larger
+        self.from_below = from_below
+        self._unbounded: list[Value] = []
         self.least: dict[Atom, int] = {}
         self.most: dict[Atom, int] = {}
         self._numbers: dict[Atom, Atom] = {}
@@ -60,6 +92,13 @@ class _Terms:
     def at_least(self, v: Value) -> list[Linear]:
         """Sums the least of which v reaches."""
         return self._bounds(v, -1)
+
+    def maxima(self, a: Value, b: Value) -> list[Value]:
+        """Maxima that stand in the way of a >= b: neither operand is known to be the larger one."""
+        self.at_most(b)
+        for v in a.defining_op.operands if a.defining_op is not None else ():
+            self.at_least(v)
+        return list(dict.fromkeys(self._unbounded))
 
     def never_below(self, a: Value, b: Value) -> bool:
         """Whether a >= b: what a reaches is no less than something that b does not exceed."""
@@ -138,7 +177,7 @@ class _Terms:
             case "min", (a, b):
                 return self._bounds(a, sign) + self._bounds(b, sign)
             case "max", (a, b):
-                return self._larger(a, b, sign)
+                return self._larger(v, a, b, sign)
             case _:
                 return [self._atom(v)]
 
@@ -173,12 +212,17 @@ class _Terms:
         self._quotients[atom] = rest, by
         return [_sum(whole, (0, ((atom, 1),)))]
 
-    def _larger(self, a: Value, b: Value, sign: int) -> list[Linear]:
+    def _larger(self, v: Value, a: Value, b: Value, sign: int) -> list[Linear]:
         """The one that is never below the other, if there is one; from below either will do."""
+        if v in self.larger and (sign > 0 or self.from_below):
+            return self._bounds((a, b)[self.larger[v]], sign)
         for x, y in ((a, b), (b, a)):
             if self.never_below(x, y):
                 return self._bounds(x, sign)
-        return self._bounds((a, b)[self.choice], sign) if sign < 0 else []
+        if sign > 0:
+            self._unbounded.append(v)
+            return []
+        return self._bounds((a, b)[self.choice], sign)
 
     def _exact(self, v: Value) -> Linear | None:
         """The sum that v is; None where it is the least of several."""
@@ -206,22 +250,15 @@ class _Terms:
                 atom = ("programs", op.axis)
                 self.least[atom] = 1
             case WarpgroupIndex() as op:
+                assert op.parent is not None
                 atom = ("warpgroup",)
-                self.least[atom], self.most[atom] = 0, _role_of(op).num_warpgroups - 1
+                self.least[atom], self.most[atom] = 0, role_of(op.parent).num_warpgroups - 1
             case None if (axis := drawn_axis(v)) >= 0:
                 atom = ("program drawn", axis)
                 self.least[atom], self._numbers[atom] = 0, ("programs", axis)
             case _:
                 atom = ("value", v.id)
         return atom
-
-
-def _role_of(op: Op) -> Role:
-    while not isinstance(op, Role):
-        assert op.parent is not None
-        assert op.parent.parent is not None
-        op = op.parent.parent
-    return op
 
 
 def _sum(a: Linear, b: Linear, factor: int = 1) -> Linear:

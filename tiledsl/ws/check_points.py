@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,7 +18,6 @@ from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.memory import Shape
-from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_bounds import Bounds
 from tiledsl.ws.check_bounds import bounds_of
@@ -27,11 +25,13 @@ from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import needed_scalars
 from tiledsl.ws.check_run import Run
+from tiledsl.ws.check_state import Clock
 from tiledsl.ws.check_state import Fault
-from tiledsl.ws.check_state import Thread
 
 T = TypeVar("T", bound=Op)
 State = tuple[list[int], list[int]]
+Entries = dict[Op, list[list[State]]]
+"""By loop, the states at its heads, each time that it was run."""
 MAX_PERIOD = 4
 FAR = 1 << 20
 """An extent that is larger than any step of a loop."""
@@ -89,17 +89,17 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     ]
     few += [tiles(n, 2) for n in range(3, told_apart + 1)]
     few += [
-        replace(tiles(3 * (not value), 2), other=(symbol, step * value))
+        tiles(3 * (not value), 2)._replace(other=(symbol, step * value))
         for symbol in range(len(code.symbols) if len(code.symbols) > 1 else 0)
         for value in (0, 3)
     ]
     if code.uneven:
         grid = _grid(depth // 2 + 2, 2 * turns, axis, cluster_size)
         few.append(_uneven(code, LaunchPoint(step * (depth + 2), grid, wobble=1)))
-    if any(isinstance(o, ProgramId) for b in bounds_of(code) for o in b.owners):
-        few += [replace(p, program=at) for p in few]
+    if any(b.is_of_program for b in bounds_of(code)):
+        few += [p._replace(program=at) for p in few]
     many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
-    return Points(*([replace(p, step=step, units=units) for p in ps] for ps in (few, many)))
+    return Points(*([p._replace(step=step, units=units) for p in ps] for ps in (few, many)))
 
 
 def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int]:
@@ -121,7 +121,7 @@ def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int
 def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
     loops = [b for b in bounds_of(code) if b.axes]
-    zeroed = [replace(point, other=(symbol, 0)) for symbol in code.symbols.values()]
+    zeroed = [point._replace(other=(symbol, 0)) for symbol in code.symbols.values()]
     tiles = [*((x, 0, 0) for x in range(point.grid[0])), (0, point.grid[1] - 1, 0)]
 
     def trips(candidate: LaunchPoint) -> int:
@@ -131,7 +131,10 @@ def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
 
 
 def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
-    """Launches for branches that the others have not taken: odd extents, tiles along both axes."""
+    """Launches for branches that the others have not taken.
+
+    Odd extents, tiles along both axes; at last one extent or argument that is odd among even ones.
+    """
     step, units = units_of_trips(code)
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
     turns = max((r.instances for r in code.roles), default=1)
@@ -140,6 +143,10 @@ def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
             for x, y in ((turns, 2), (3, turns)):
                 grid = _grid(x, y, axis, cluster_size)
                 yield LaunchPoint(extent, grid, step=step, units=units)
+    for value in (1, step // 2 + 1, step - 1):
+        for symbol in code.symbols.values():
+            grid = _grid(3, turns, axis, cluster_size)
+            yield LaunchPoint(step * 3, grid, other=(symbol, value), step=step, units=units)
 
 
 def _grid(x: int, y: int, axis: int, cluster_size: int, z: int = 1) -> tuple[int, int, int]:
@@ -198,25 +205,29 @@ def _peeled(code: Program) -> int:
 
 
 class PointRun(Run):
-    """A run that notes the state at the heads of the loops of one thread (watch)."""
+    """Runs that note the state at the heads of the loops of one thread. count: launches so far."""
 
-    def __init__(
-        self, code: Program, point: LaunchPoint, cluster_size: int, *, watch: bool = False
-    ) -> None:
-        super().__init__(code, point, cluster_size)
-        self.entries: dict[Op, list[list[State]]] = {}
-        if watch:
-            own = [t for t in self.threads if t.cta.rank == 0]
-            self.watched = own[-1]
-            # Components of a clock that stand for one array of mbarriers lie side by side.
-            self.spans = {
-                cta.rank: [(s[0].index, s[-1].index + 1) for s in cta.barriers.values()]
-                for cta in self.ctas
-            }
+    def __init__(self, code: Program, cluster_size: int) -> None:
+        super().__init__(code, cluster_size)
+        self.last = [t for t in self.threads if t.cta.rank == 0][-1]
+        self.entries: Entries = {}
+        self.count = 0
 
-    def head(self, t: Thread, op: Op, number: int) -> None:
-        entries = self.entries.setdefault(op, [])
-        if number == 0:
+    def launch(self, point: LaunchPoint) -> None:
+        """Runs a launch. Raises Fault."""
+        self.run(point)
+        self.count += 1
+
+    def watch(self, point: LaunchPoint) -> Entries:
+        """The same; returns the states at the heads of the loops of the last thread."""
+        self.entries = {}
+        self.run(point, self.last)
+        self.count += 1
+        return self.entries
+
+    def head(self, loop: Op, *, is_first: bool) -> None:
+        entries = self.entries.setdefault(loop, [])
+        if is_first:
             entries.append([])
         entries[-1].append(self.snapshot())
 
@@ -227,43 +238,46 @@ class PointRun(Run):
         """
         stand: list[int] = []
         grown: list[int] = []
-        for t in self.threads:
-            stand += [t.where.id if t.where is not None else 0, len(t.groups), len(t.stores)]
-            env, clock = t.env, t.clock
-            grown += [env[v].n if v in env else 0 for v in self.code.cursors[t.role]]
-            grown += [sum(clock[a:b]) for a, b in self.spans[t.cta.rank]]
+        past: list[list[Clock]] = []
         for cta in self.ctas:
+            past.append([])
             for slots in cta.barriers.values():
-                pending = tx = phases = 0
+                pending = tx = phases = known = 0
                 for m in slots:
                     pending += m.pending
                     tx += m.tx
                     phases += m.phases
-                stand += [pending, tx]
+                    known |= m.past
+                stand += (pending, tx)
                 grown.append(phases)
+                past[-1].append(known)
             for states in cta.buffers.values():
                 reads = parts = 0
                 for x in states:
                     parts += len(x.parts)
                     for r in x.reads:
-                        reads += r.end < 0 or r.of_warps
-                stand += [reads, parts]
+                        if not r.end or r.of_warps:
+                            reads += 1
+                stand += (reads, parts)
+        for t in self.threads:
+            stand += (t.where.id if t.where is not None else 0, len(t.groups), len(t.stores))
+            clock, cursors = t.clock, t.cursors
+            grown += [cursors[v].n for v in self.code.cursors[t.role] if v in cursors]
+            grown += [(clock & known).bit_count() for known in past[t.cta.rank]]
         return stand, grown
 
-    def steady(self) -> list[tuple[Op, int, int]]:
-        """Per loop, the trips seen and the one from which on each trip repeats the one before.
 
-        Then all stand alike, and all that grows grows alike. -1 where there is none.
-        """
-        out: list[tuple[Op, int, int]] = []
-        for op, entries in self.entries.items():
-            states = max(entries, key=len)
-            growth = [
-                (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)])
-                for a, b in pairwise(states)
-            ]
-            out.append((op, len(states), first_repeat(growth)))
-        return out
+def steady(noted: Entries) -> Iterator[tuple[Op, int, int]]:
+    """Per loop, the trips seen and the one from which on each trip repeats the one before.
+
+    Then all stand alike, and all that grows grows alike. -1 where there is none.
+    """
+    for op, entries in noted.items():
+        states = max(entries, key=len)
+        growth = [
+            (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)]) for a, b in pairwise(states)
+        ]
+        yield op, len(states), first_repeat(growth)
 
 
 def first_repeat(items: list[State]) -> int:
@@ -276,11 +290,11 @@ def first_repeat(items: list[State]) -> int:
     return -1
 
 
-def trips_seen(runs: list[PointRun]) -> dict[Op, tuple[int, int]]:
+def trips_seen(runs: list[Entries]) -> dict[Op, tuple[int, int]]:
     """Per loop, the most trips of any run and the one from which on its state repeats, or -1."""
     best: dict[Op, tuple[int, int]] = {}
-    for run in runs:
-        for op, trips, first in run.steady():
+    for noted in runs:
+        for op, trips, first in steady(noted):
             old_trips, old_first = best.get(op, (0, -1))
             best[op] = (max(trips, old_trips), max(first, old_first))
     return best
@@ -291,7 +305,7 @@ def place(op: Op) -> str:
     return f"{op.opcode} at {op.loc.short}" if op.loc else f"{op.opcode} over tiles"
 
 
-def steady_lines(runs: list[PointRun]) -> list[str] | Fault:
+def steady_lines(runs: list[Entries]) -> list[str] | Fault:
     """What to report of the loops of several runs, or what is wrong with one that changes."""
     out: list[str] = []
     for op, (trips, first) in trips_seen(runs).items():

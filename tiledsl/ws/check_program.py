@@ -6,11 +6,13 @@ math is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from types import MappingProxyType
 from typing import Any
+from typing import NamedTuple
+from typing import cast
 
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -33,11 +35,9 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.check_scalars import function_of
 
 
-@dataclass(frozen=True)
-class LaunchPoint:
+class LaunchPoint(NamedTuple):
     """One launch that stands for its trip counts.
 
     extent: value of every tensor extent, integer argument and loaded scalar. grid: of the user.
@@ -58,7 +58,7 @@ class LaunchPoint:
     wobble: int = 0
     program: tuple[int, int, int] = (0, 0, 0)
     step: int = 1
-    units: Mapping[int, int] = field(default_factory=dict[int, int])
+    units: Mapping[int, int] = MappingProxyType({})
 
     def extent_of(self, symbol: int) -> int:
         """The extent or argument with a number (`Program.symbols`)."""
@@ -68,20 +68,19 @@ class LaunchPoint:
 
 
 class Step:
-    """One op to execute. kind: how; operands, result, fast: of a scalar that decides something."""
+    """One op to execute. kind: how; result: of a scalar that decides something."""
 
-    __slots__ = ("fast", "kind", "op", "operands", "result")
+    __slots__ = ("kind", "op", "result")
 
     def __init__(self, op: Op, kind: int, *, decides: bool) -> None:
         self.op = op
         self.kind = kind
-        self.operands = op.operands
         self.result = op.results[0] if decides and len(op.results) == 1 else None
-        self.fast = function_of(op)
 
 
-HANDLED, SCALAR, USE, END, FOR, IF, WHILE = range(7)
+HANDLED, SCALAR, USE, END, CONTROL = range(5)
 """Kinds of steps: an op with a rule; a scalar; a use of tiles; a terminator; control flow."""
+KINDS: dict[type[Op], int] = {For: CONTROL, If: CONTROL, While: CONTROL, Yield: END}
 
 
 @dataclass
@@ -91,9 +90,9 @@ class Program:
     code: per region, the steps that matter in order. flight: values that may be results of wgmmas
     in flight. named: ids of named barriers in use. symbols: numbers of the extents (tensor,
     dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
-    tile. unknown: ops that the checker cannot judge. box_sizes: bytes of each copy.
+    tile. unknown: ops that the checker cannot judge.
     reads: loads of scalars that decide something. cursors: of each role. constants: values of the
-    constants, which are no steps. units: as units_of_trips found them. tables: see check_steps.
+    constants, which are no steps. units: as units_of_trips found them. tables: see check_bounds.
     """
 
     graph: TileGraph
@@ -105,7 +104,6 @@ class Program:
     symbols: dict[tuple[Value, int], int]
     uneven: bool
     unknown: list[Op] = field(default_factory=list[Op])
-    box_sizes: dict[Op, int] = field(default_factory=dict[Op, int])
     reads: list[Op] = field(default_factory=list[Op])
     cursors: dict[Role, list[Value]] = field(default_factory=dict[Role, list[Value]])
     constants: dict[Value, Any] = field(default_factory=dict[Value, Any])
@@ -113,16 +111,14 @@ class Program:
     tables: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
 
-def flight_values(graph: TileGraph) -> set[Value]:
+def flight_values(ops: list[Op]) -> set[Value]:
     """Values that may stand for wgmmas in flight, carried through control flow."""
     flight: set[Value] = set()
-    roles = [o for o in graph.body.ops if isinstance(o, Role)]
-    control = mma.Issue | For | If | While
-    ops = [o for r in roles for o in _control_walk(r.body) if isinstance(o, control)]
+    found = [o for o in ops if type(o) in (mma.Issue, For, If)]
     before = -1
     while before != len(flight):
         before = len(flight)
-        for op in ops:
+        for op in found:
             _spread(op, flight)
     return flight
 
@@ -209,6 +205,15 @@ def _while_sources(loop: While, v: Value) -> list[Value]:
     return [loop.init[v.index], ends[1].values[v.index]]
 
 
+def role_of(region: Region) -> Role:
+    """The role that a region belongs to."""
+    while not isinstance(region.parent, Role):
+        assert region.parent is not None
+        assert region.parent.parent is not None
+        region = region.parent.parent
+    return region.parent
+
+
 def never_runs(region: Region, reached: set[Region]) -> bool:  # noqa: C901 - a line per case
     """Whether a part of the program that was not reached cannot be, in any launch.
 
@@ -254,37 +259,52 @@ def cut_down(
     rules: per op that it knows, the scalar operands that it needs. whole: keep everything, for a
     simulation with data.
     """
-    flight = flight_values(graph)
     roles: list[Role] = [o for o in graph.body.ops if isinstance(o, Role)]
-    ops = [o for r in roles for o in _control_walk(r.body)]
+    by_role = {r: _control_walk(r.body) for r in roles}
+    ops = [o for found in by_role.values() for o in found]
+    flight = flight_values(ops)
     needed = needed_scalars([v for op in ops for v in _roots(op, rules)])
     code: dict[Region, list[Step]] = {}
     unknown: list[Op] = []
     constants: dict[Value, Any] = {}
+    reads: list[Op] = []
     for op in ops:
-        if isinstance(op, Constant) and not whole and op.result in needed:
-            constants[op.result] = op.value
-            continue
-        kind = _kind(op, rules)
-        if op.effect is Effect.SYNC and kind == SCALAR:
-            unknown.append(op)
+        kind = HANDLED if type(op) in rules else KINDS.get(type(op), SCALAR)
         decides = not needed.isdisjoint(op.results)
-        uses = not flight.isdisjoint(op.operands)
-        if kind != SCALAR or whole or decides or uses:
-            kind = USE if kind == SCALAR and uses else kind
-            assert op.parent is not None
-            code.setdefault(op.parent, []).append(Step(op, kind, decides=decides))
-    symbols = number_symbols(graph, ops, needed)
-    named = named_barriers(ops, roles)
-    made = Program(
-        graph, roles, code, flight, needed, named, symbols, has_uneven_tiles(ops), unknown
+        if kind == SCALAR and not whole and type(op) is Constant:
+            if decides:
+                constants[op.result] = op.value
+            continue
+        if kind == SCALAR:
+            if op.effect is Effect.SYNC:
+                unknown.append(op)
+            uses = not flight.isdisjoint(op.operands)
+            if not (whole or decides or uses):
+                continue
+            kind = USE if uses else kind
+        assert op.parent is not None
+        if op.parent not in code:
+            code[op.parent] = []
+        code[op.parent].append(Step(op, kind, decides=decides))
+        if op.effect is Effect.READ and not isinstance(op, ReadScalars):
+            reads.append(op)
+    return Program(
+        graph=graph,
+        roles=roles,
+        code=code,
+        flight=flight,
+        needed=needed,
+        named=named_barriers(ops, roles),
+        symbols=number_symbols(graph, ops, needed),
+        uneven=has_uneven_tiles(ops),
+        unknown=unknown,
+        reads=reads,
+        cursors={
+            r: [o.result for o in found if isinstance(o, CursorCreate)]
+            for r, found in by_role.items()
+        },
+        constants=constants,
     )
-    made.constants = constants
-    ops = [s.op for steps in code.values() for s in steps]
-    made.reads = [o for o in ops if o.effect is Effect.READ and not isinstance(o, ReadScalars)]
-    for r in roles:
-        made.cursors[r] = [o.result for o in _control_walk(r.body) if isinstance(o, CursorCreate)]
-    return made
 
 
 def has_uneven_tiles(ops: list[Op]) -> bool:
@@ -315,28 +335,26 @@ def named_barriers(ops: list[Op], roles: list[Role]) -> set[int]:
     groups = max((r.num_warpgroups for r in roles), default=1)
     found: set[int] = set()
     for op in ops:
-        if isinstance(op, NamedSync | NamedArrive):
+        if type(op) in (NamedSync, NamedArrive):
+            op = cast("NamedSync", op)
             found |= {op.base + i for i in (range(groups) if op.index is not None else (0,))}
     return found
 
 
-def _kind(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> int:
-    if type(op) in rules:
-        return HANDLED
-    kinds: dict[type[Op], int] = {For: FOR, If: IF, While: WHILE, Yield: END}
-    return kinds.get(type(op), SCALAR)
-
-
-def _control_walk(region: Region) -> Iterator[Op]:
+def _control_walk(region: Region) -> list[Op]:
     """Ops of a region and of the control flow in it; what tile ops hold runs in lanes."""
+    out: list[Op] = []
     for op in region.ops:
-        yield op
-        if isinstance(op, For | If | While):
+        out.append(op)
+        if op.regions and type(op) in KINDS:
             for r in op.regions:
-                yield from _control_walk(r)
+                out += _control_walk(r)
+    return out
 
 
 def _roots(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
+    if (names := rules.get(type(op))) is not None:
+        return [v for v in asked_of(op, names) if v is not None] if names else []
     match op:
         case For():
             return [op.lower, op.upper, op.step]
@@ -347,9 +365,13 @@ def _roots(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
             assert isinstance(end, Yield)
             return [end.values[0]]
         case _:
-            found: list[Value] = []
-            for name in rules.get(type(op), ()):
-                value = getattr(op, name)
-                if value is not None:
-                    found += value if isinstance(value, tuple) else (value,)
-            return found
+            return []
+
+
+def asked_of(op: Op, names: tuple[str, ...]) -> list[Value | None]:
+    """The scalar operands of an op by the names of its fields, None for those that are absent."""
+    found: list[Value | None] = []
+    for name in names:
+        value = getattr(op, name)
+        found += value if isinstance(value, tuple) else (value,)
+    return found

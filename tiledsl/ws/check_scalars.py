@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Hashable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import ScalarType
 
+CONSTANT = "elementwise.constant"
 Env = dict[Value, Any]
 """What a thread knows of its values."""
 COMPARE: dict[str, Callable[..., Any]] = {
@@ -67,7 +69,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def function_of(op: Any) -> Callable[..., Any] | None:
     """The Python function of a scalar op's operands; None where only its own semantics tell."""
-    if op.opcode == "elementwise.constant":
+    if op.opcode == CONSTANT:
         value = op.value
         return lambda: value
     if op.opcode == "elementwise.compare":
@@ -85,60 +87,87 @@ def scalar(op: Op, operands: list[Any]) -> Any:
     return np.asarray(op.evaluate(*arrays)).item()
 
 
-def bound(function: Callable[..., Any], operands: tuple[Value, ...], result: Value) -> Any:
-    """The function with its operands and its result: a call with a thread's values computes it."""
+def bound(
+    function: Callable[..., Any], operands: tuple[Value, ...], result: Value, env: Env
+) -> Callable[[], None]:
+    """What computes a scalar of a thread from others."""
     match operands:
         case (a,):
 
-            def one(env: Env) -> None:
+            def one() -> None:
                 env[result] = function(env[a])
 
             return one
         case (a, b):
 
-            def two(env: Env) -> None:
+            def two() -> None:
                 env[result] = function(env[a], env[b])
 
             return two
         case _:
 
-            def many(env: Env) -> None:
+            def many() -> None:
                 env[result] = function(*[env[v] for v in operands])
 
             return many
 
 
-class Formula:
-    """Scalars as functions of `leaves`: arguments, extents, what no function here gives."""
+class Formulas:
+    """Scalars of a program as functions of leaves: what a launch gives, and no function here does.
 
-    def __init__(self, roots: tuple[Value, ...]) -> None:
-        self.roots = roots
+    A scalar that is computed in several places the same way is one. key_of: what leaves of the same
+    value have in common. leaves: one of each, in order. uses: by number, the leaves that a scalar
+    depends on.
+    """
+
+    def __init__(self, key_of: Callable[[Value], Hashable]) -> None:
         self.leaves: list[Value] = []
-        self._steps: list[tuple[Value, Callable[..., Any], tuple[Value, ...]]] = []
-        self._seen: set[Value] = set()
-        for v in roots:
-            self._add(v)
+        self.uses: list[set[int]] = []
+        self._key_of = key_of
+        self._numbers: dict[Value, int] = {}
+        self._same: dict[Hashable, int] = {}
+        self._steps: list[tuple[Callable[..., Any] | None, tuple[int, ...]]] = []
 
-    def _add(self, v: Value) -> None:
-        if v in self._seen:
-            return
-        self._seen.add(v)
-        op = v.defining_op
-        function = function_of(op) if op is not None else None
-        if op is None or function is None:
+    def number(self, v: Value) -> int:
+        """By which to find a scalar among values."""
+        if v not in self._numbers:
+            op = v.defining_op
+            function = function_of(op) if op is not None else None
+            if op is None or function is None:
+                self._numbers[v] = self._leaf(v)
+            elif op.opcode == CONSTANT:
+                self._numbers[v] = self._step((CONSTANT, function()), function, ())
+            else:
+                inputs = tuple([self.number(o) for o in op.operands])
+                self._numbers[v] = self._step((function, inputs), function, inputs)
+        return self._numbers[v]
+
+    def _leaf(self, v: Value) -> int:
+        key = ("leaf", self._key_of(v))
+        if key not in self._same:
+            self._step(key, None, ())
+            self.uses[-1].add(len(self.leaves))
             self.leaves.append(v)
-            return
-        operands = op.operands
-        for o in operands:
-            self._add(o)
-        self._steps.append((v, function, operands))
+        return self._same[key]
 
-    def values(self, leaves: Mapping[Value, int]) -> list[int]:
-        """The roots, where the leaves are known."""
-        known = dict(leaves)
-        for v, function, operands in self._steps:
-            try:
-                known[v] = int(function(*[known[o] for o in operands]))
-            except ZeroDivisionError:
-                known[v] = 0
-        return [known[v] for v in self.roots]
+    def _step(
+        self, key: Hashable, function: Callable[..., Any] | None, inputs: tuple[int, ...]
+    ) -> int:
+        if key not in self._same:
+            self._same[key] = len(self._steps)
+            self._steps.append((function, inputs))
+            self.uses.append(set[int]().union(*[self.uses[i] for i in inputs]))
+        return self._same[key]
+
+    def values(self, leaves: Iterable[int]) -> list[int]:
+        """All scalars, where the leaves are known."""
+        out: list[int] = []
+        given = iter(leaves)
+        for function, inputs in self._steps:
+            if function is None:
+                out.append(next(given))
+            elif len(inputs) == 2:
+                out.append(function(out[inputs[0]], out[inputs[1]]))
+            else:
+                out.append(function(*[out[i] for i in inputs]))
+        return out

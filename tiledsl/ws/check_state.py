@@ -1,13 +1,16 @@
-"""Synchronisation state of a simulated CTA: barriers, slots, and vector clocks.
+"""Synchronisation state of a simulated CTA: barriers, slots, and clocks.
 
-By the clocks an access is known to come after another in every interleaving. A clock has one
-component for each thread of the simulation (how far its work is known), one for each mbarrier and
-one for each named barrier (how many of its phases are known to be complete).
+By the clocks an access is known to come after another in every interleaving. A clock is a vector
+clock in unary: the set of all times that are known to have come, a bit each. There is one for each
+stretch of a thread's work from one release to the next, for each phase of an mbarrier and for each
+generation of a named barrier. Who knows a time knows those of the same thread or barrier before it.
+To learn what another one knows is an `or`.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
@@ -15,12 +18,22 @@ from typing import Any
 from tiledsl.errors import SourceLoc
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import smem
+from tiledsl.ir.ops.barrier import CursorCreate
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.types import SmemType
 
-Clock = list[int]
+Clock = int
+"""A set of times."""
+Does = Callable[[], None]
+"""What a thread does at an op."""
+MayWait = Callable[[], bool]
+"""The same where it may have to wait: True if it does, and has to be called again."""
 WARPS = 4
 WARPGROUP_THREADS = 128
 NAMED_BARRIERS = 16
+NOWHERE = 1 << 30
+"""No slot of any ring."""
 
 
 class Fault(Exception):
@@ -42,20 +55,29 @@ class Fault(Exception):
         return f"{self.obligation}: {self.message}{what}{where}"
 
 
-def join(a: Clock, b: Clock) -> Clock:
-    """The least clock that knows what either knows."""
-    return [x if x > y else y for x, y in zip(a, b, strict=True)]
+class Times:
+    """Hands out the times of a run."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: Clock = 1
+
+    def new(self) -> Clock:
+        """A time that nobody knows."""
+        self.last <<= 1
+        return self.last
 
 
 class Read:
-    """One read of a slot; `end` is the thread's time at which it is over, -1 before.
+    """One read of a slot; `end` is the thread's time at which it is over, 0 before.
 
     of_warps: each warp of the thread knows of its own part only, until a barrier among them.
     """
 
     __slots__ = ("end", "of_warps", "thread")
 
-    def __init__(self, thread: int, end: int = -1, *, of_warps: bool = False) -> None:
+    def __init__(self, thread: int, end: Clock = 0, of_warps: bool = False) -> None:
         self.thread = thread
         self.end = end
         self.of_warps = of_warps
@@ -64,51 +86,45 @@ class Read:
 class Writer:
     """Who filled a slot last.
 
-    barrier, use: of an asynchronous write, the mbarrier and its phase that tell of its end.
+    end: the time at which it is over: of the thread, or of an asynchronous write that of the phase
+    of the mbarrier that tells of it. use: of its ring, -1 where none is known.
     fenced, published: of a write by threads, whether the proxy fence and a barrier followed.
     fence_time: of the thread at the fence. ranges: bytes of the copies that make it up.
     """
 
     __slots__ = (
-        "barrier", "fence_time", "fenced", "op", "published", "ranges", "thread", "time", "use",
+        "barrier", "end", "fence_time", "fenced", "op", "published", "ranges", "thread", "use",
     )  # fmt: skip
 
-    def __init__(self, op: Op, thread: int, time: int, barrier: int = -1, use: int = -1) -> None:
+    def __init__(
+        self, op: Op, thread: int, end: Clock, barrier: Barrier | None = None, use: int = -1
+    ) -> None:
         self.op = op
         self.thread = thread
-        self.time = time
+        self.end = end
         self.barrier = barrier
         self.use = use
         self.fenced = False
         self.published = False
-        self.fence_time = -1
+        self.fence_time: Clock = 0
         self.ranges: list[tuple[int, int]] = []
 
     def is_visible(self, thread: Thread) -> bool:
         """Whether a barrier after the fence tells a thread, all of its warps, of the write."""
         if thread.index == self.thread:
             return self.published
-        return self.fenced and thread.clock[self.thread] >= self.fence_time
-
-    def known(self, clock: Clock) -> bool:
-        """Whether a thread with this clock knows that the write is over."""
-        if self.barrier >= 0:
-            return clock[self.barrier] > self.use
-        return clock[self.thread] >= self.time
+        return self.fenced and bool(thread.clock & self.fence_time)
 
 
 class SlotState:
     """One slot of a buffer of one CTA. data: its contents, where they are simulated.
 
-    tile: at which the thread was that wrote scalars.
     parts: who has written a part of the present tenant, where warpgroups share the writing; then
     `before` holds the parts and the reads of the tenant before. cleared: who has written zeros over
     a copy.
     """
 
-    __slots__ = (
-        "before", "buffer", "cleared", "data", "number", "parts", "reads", "tile", "writer",
-    )  # fmt: skip
+    __slots__ = ("before", "buffer", "cleared", "data", "number", "parts", "reads", "writer")
 
     def __init__(self, buffer: Value, number: int) -> None:
         self.buffer = buffer
@@ -119,11 +135,21 @@ class SlotState:
         self.cleared: dict[int, Writer] = {}
         self.before: tuple[list[Writer], list[Read]] = ([], [])
         self.data: Any = None
-        self.tile = 0
+
+    def reset(self) -> None:
+        """Nothing was written to it yet."""
+        self.__init__(self.buffer, self.number)
 
     @property
     def name(self) -> str:
         return f"{self.buffer.name}[{self.number}]"
+
+    def is_filled(self, clock: Clock, use: int) -> bool:
+        """Whether one with a clock may read it as a use of its ring, and copies alone filled it."""
+        w = self.writer
+        if w is None or w.barrier is None or self.parts or self.cleared or not clock & w.end:
+            return False
+        return w.use == use or use < 0
 
     def check_write(self, clock: Clock, op: Op) -> None:
         """A write has to come after the last write and after every read of it."""
@@ -148,15 +174,15 @@ class SlotState:
     ) -> None:
         for r in reads:
             # What another warpgroup tells of its read, it tells at a barrier of all its warps.
-            if r.end < 0 or clock[r.thread] < r.end or (r.of_warps and r.thread == thread):
+            if not clock & r.end or (r.of_warps and r.thread == thread):
                 raise Fault("ordering", f"{self.name} is written while it may still be read", op)
         for w in writers:
-            if not w.known(clock):
+            if not clock & w.end:
                 raise Fault("ordering", f"{self.name} is written while it may still be written", op)
 
     def check_read(self, clock: Clock, use: int, op: Op) -> None:
         """A read has to come after the write of its own tenant."""
-        if self.parts and not all(w.known(clock) for w in self.parts.values()):
+        if self.parts and not all(clock & w.end for w in self.parts.values()):
             raise Fault("ordering", f"{self.name} is read without waiting for all writes", op)
         self.check_tenant(clock, use, op)
 
@@ -165,35 +191,47 @@ class SlotState:
         w = self.writer
         if w is None:
             raise Fault("ordering", f"{self.name} is read before anything is written to it", op)
-        if not w.known(clock):
+        if not clock & w.end:
             raise Fault("ordering", f"{self.name} is read without waiting for the write", op)
         if use >= 0 and w.use >= 0 and w.use != use:
             raise Fault("ordering", f"{self.name} holds use {w.use}, use {use} is read", op)
 
 
 class Barrier:
-    """One mbarrier. phases: how many are complete; waits: (thread, time, phase) of waits passed.
+    """One mbarrier. phases: how many are complete.
 
-    receives, used: whether a copy, a thread after the set-up has told it anything. source: the
-    clock that `clock` was joined with last. zero: a clock that knows nothing, never written to.
+    receives, used: whether a copy, a thread after the set-up has told it anything. clock: what
+    those know who have told it something in this phase; done: what the last phase told.
+    end: the time at which this phase is over; ends: those of the phases before, past: all of them
+    together, last, before: the last of them and the one before that, or 0.
+    passed: times of the threads that waited in this phase.
     """
 
     __slots__ = (
-        "array", "clock", "done", "expected", "index", "number", "pending", "phases", "receives",
-        "seen", "source", "tx", "used", "waits", "zero",
+        "array", "before", "clock", "done", "end", "ends", "expected", "last", "number", "passed",
+        "past", "pending", "phases", "receives", "seen", "times", "tx", "used",
     )  # fmt: skip
 
-    def __init__(self, array: Value, number: int, index: int, zero: Clock) -> None:
+    def __init__(self, array: Value, number: int, times: Times) -> None:
         self.array = array
         self.number = number
-        self.index = index
+        self.times = times
         self.expected = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Its first phase begins."""
         self.pending = 0
         self.tx = 0
         self.phases = 0
-        self.zero = self.clock = self.done = zero
-        self.source: Clock = zero
-        self.waits: list[tuple[int, int, int]] = []
+        self.clock: Clock = 0
+        self.done: Clock = 0
+        self.end = self.times.new()
+        self.last: Clock = 0
+        self.before: Clock = 0
+        self.ends: list[Clock] = []
+        self.past: Clock = 0
+        self.passed: Clock = 0
         self.seen = 0
         self.receives = False
         self.used = False
@@ -202,67 +240,90 @@ class Barrier:
     def name(self) -> str:
         return f"{self.array.name}[{self.number}]"
 
+    def is_over(self, clock: Clock, phase: int) -> bool:
+        """Whether one with a clock knows that a phase is complete."""
+        return phase < 0 or (phase < self.phases and bool(clock & self.ends[phase]))
+
     def blocks(self, phase: int) -> bool:
         """Whether a wait for a phase goes on, and cannot tell anything new."""
         return self.phases <= phase + 1 and (self.phases & 1) == (phase & 1)
 
-    def learn(self, clock: Clock, own: int) -> None:
-        """Those who wait for this phase will know what a clock knows; `own`: its thread, or -1.
+    def signal(self, clock: Clock, use: int, op: Op) -> None:
+        """What an arrival or a copy needs: the phase before its own is known to be over."""
+        self.used = True
+        if self.phases == use and not self.last & ~clock:
+            return
+        if not self.is_over(clock, use - 1):
+            message = f"{self.name}: an arrival for phase {use} may fall into phase {use - 1}"
+            raise Fault("ordering", message, op)
+        message = f"{self.name} is in phase {self.phases}, an arrival is for phase {use}"
+        raise Fault("ordering", message, op)
 
-        The clock of a thread is another object once it has learnt of others. Until then only its
-        own component grows.
-        """
-        if self.clock is self.zero:
-            self.clock = clock[:]
-        elif clock is self.source and own >= 0:
-            self.clock[own] = clock[own]
-        else:
-            self.clock = join(self.clock, clock)
-        self.source = clock
-
-    def arrive(self, clock: Clock, count: int, op: Op, *, tx: int = 0, own: int = -1) -> None:
-        """Arrivals, with bytes to come."""
-        self.pending += count
+    def arrive(self, thread: Thread, use: int, count: int, op: Op, tx: int = 0) -> None:
+        """Arrivals for a phase, with bytes to come."""
+        clock = thread.clock
+        if self.phases != use or self.last & ~clock:
+            self.signal(clock, use, op)
+        self.used = True
+        self.clock |= clock
         self.tx += tx
+        pending = self.pending = self.pending + count
+        if pending < self.expected:
+            return
+        if pending > self.expected:
+            got = f"{pending} arrivals in one phase, {self.expected} are expected"
+            raise Fault("balance", f"{self.name} gets {got}", op)
+        if not self.tx:
+            self._complete(op)
+
+    def expect(self, num_bytes: int, op: Op) -> None:
+        """The arrival of the set-up, with bytes to come."""
+        self.pending += 1
+        self.tx += num_bytes
         if self.pending > self.expected:
             got = f"{self.pending} arrivals in one phase, {self.expected} are expected"
             raise Fault("balance", f"{self.name} gets {got}", op)
-        self.learn(clock, own)
-        if self.pending == self.expected and self.tx == 0:
-            self._complete(op)
 
-    def receive(self, clock: Clock, num_bytes: int, op: Op, *, own: int = -1) -> None:
+    def receive(self, clock: Clock, num_bytes: int, op: Op) -> None:
         """Bytes of an asynchronous copy."""
         self.tx -= num_bytes
         self.receives = True
-        self.learn(clock, own)
+        self.clock |= clock
         if self.pending == self.expected and self.tx == 0:
             self._complete(op)
 
     def _complete(self, op: Op) -> None:
         if not self.expected:
             return
-        for thread, time, phase in self.waits:
-            if phase < self.phases and self.clock[thread] < time:
-                message = f"{self.name} may complete twice before a wait for its phase has passed"
-                raise Fault("ordering", message, op)
-        self.waits = [w for w in self.waits if w[2] >= self.phases]
+        if self.passed & ~self.clock:
+            message = f"{self.name} may complete twice before a wait for its phase has passed"
+            raise Fault("ordering", message, op)
+        self.passed = 0
         self.phases += 1
-        self.clock[self.index] = self.phases
-        self.done = self.clock
-        self.clock = self.zero
-        self.pending = 0
+        self.before, self.last = self.last, self.end
+        self.ends.append(self.end)
+        self.past |= self.end
+        self.done = self.clock | self.past
+        times = self.times
+        self.end = times.last = times.last << 1
+        self.clock = self.pending = 0
 
 
 class NamedBarrier:
-    """One of the sixteen hardware barriers of a CTA."""
+    """One of the sixteen hardware barriers of a CTA. last: when its last generation was over."""
 
-    __slots__ = ("clock", "count", "done", "generation", "id", "index", "threads", "zero")
+    __slots__ = ("clock", "count", "done", "generation", "id", "last", "threads", "times")
 
-    def __init__(self, id_: int, index: int, zero: Clock) -> None:
+    def __init__(self, id_: int, times: Times) -> None:
         self.id = id_
-        self.index = index
-        self.zero = self.clock = self.done = zero
+        self.times = times
+        self.reset()
+
+    def reset(self) -> None:
+        """Its first generation begins."""
+        self.clock: Clock = 0
+        self.done: Clock = 0
+        self.last: Clock = 0
         self.count = 0
         self.threads = 0
         self.generation = 0
@@ -273,10 +334,8 @@ class NamedBarrier:
 
     def arrive(self, thread: Thread, num_threads: int, op: Op) -> int:
         """One warpgroup arrives; returns the generation that it takes part in."""
-        if (
-            thread.clock[self.index] < self.generation
-            or thread.generations.get(self.id) == self.generation
-        ):
+        mine = self.generation
+        if self.last & ~thread.clock or thread.generations.get(self.id) == mine:
             message = (
                 f"named barrier {self.id}: an arrival may fall into the generation before its own"
             )
@@ -284,12 +343,10 @@ class NamedBarrier:
         if self.count and self.threads != num_threads:
             what = f"participants disagree, {self.threads} and {num_threads} threads"
             raise Fault("named barriers", f"named barrier {self.id}: {what}", op)
-        thread.generations[self.id] = self.generation
-        mine = self.generation
+        thread.generations[self.id] = mine
         self.threads = num_threads
         self.count += WARPGROUP_THREADS
-        first = self.clock is self.zero
-        self.clock = thread.clock[:] if first else join(self.clock, thread.clock)
+        self.clock |= thread.clock
         if self.count > num_threads:
             message = (
                 f"named barrier {self.id}: {self.count} threads arrive, {num_threads} are expected"
@@ -297,8 +354,8 @@ class NamedBarrier:
             raise Fault("named barriers", message, op)
         if self.count == num_threads:
             self.generation += 1
-            self.clock[self.index] = self.generation
-            self.done, self.clock, self.count = self.clock, self.zero, 0
+            self.last = self.times.new()
+            self.done, self.clock, self.count = self.clock | self.last, 0, 0
         return mine
 
 
@@ -306,14 +363,34 @@ class Cursor:
     """A position in a ring: `n` slots passed, that is slot `at` in its use number `use`.
 
     rings: the mbarrier arrays that the thread of a single-thread role used it with.
+    Before it is created it stands at no slot.
     """
 
     __slots__ = ("at", "depth", "n", "rings", "use")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.n = self.use = self.at = 0
         self.rings: set[Value] = set()
+        self.reset()
+
+    def reset(self) -> None:
+        """Before it is created."""
+        self.create()
+        self.at = NOWHERE
+
+    def create(self) -> None:
+        """At the first slot."""
+        self.n = self.use = self.at = 0
+        self.rings.clear()
+
+    def next(self) -> None:
+        """Passes one slot."""
+        self.n += 1
+        at = self.at + 1
+        if at == self.depth:
+            at = 0
+            self.use += 1
+        self.at = at
 
     def move(self, count: int) -> None:
         """Passes some slots."""
@@ -321,18 +398,52 @@ class Cursor:
         self.use, self.at = divmod(self.n, self.depth)
 
 
-class Thread:
-    """One warpgroup of a role (or its single thread), with what it has in flight."""
+class Slot:
+    """A slot as a value: what its op gave last.
 
-    def __init__(self, index: int, role: Role, cta: Cta, warpgroup: int) -> None:
+    state: None before. use: of the ring, that the cursor stood for, or -1.
+    """
+
+    __slots__ = ("buffer", "state", "type", "use")
+
+    def __init__(self, buffer: Value, type_: SmemType) -> None:
+        self.buffer = buffer
+        self.type = type_
+        self.reset()
+
+    def reset(self) -> None:
+        """Before its op."""
+        self.state: Any = None  # of a SlotState; what reads it before its op fails
+        self.use = -1
+
+
+class Thread:
+    """One warpgroup of a role (or its single thread), with what it has in flight.
+
+    clock: what it knows. now: the time at which what it does now is over, which it knows itself.
+    env: scalars, and of results of wgmmas in flight their group. cursors, slots: by the values that
+    stand for them.
+    """
+
+    def __init__(self, index: int, role: Role, cta: Cta, warpgroup: int, times: Times) -> None:
         self.index = index
         alone = role.single_thread or role.num_warpgroups == 1
         self.name = role.name if alone else f"{role.name} {warpgroup}"
         self.cta = cta
         self.warpgroup = warpgroup
         self.single = role.single_thread
-        self.clock: Clock = []
+        self.role = role
+        self.times = times
         self.env: dict[Value, Any] = {}
+        self.cursors: dict[Value, Cursor] = {}
+        self.slots: dict[Value, Slot] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Before its first op; `env` is left as it is."""
+        self.clock = self.now = self.times.new()
+        for held in (*self.cursors.values(), *self.slots.values()):
+            held.reset()
         self.where: Op | None = None
         # What it waits for, if it does: a barrier, and its phase or generation.
         self.waits_on: Barrier | NamedBarrier | None = None
@@ -352,15 +463,32 @@ class Thread:
         # Reads of wgmmas that each warp has waited for, with no barrier since.
         self.waited: list[Read] = []
         self.reduced = False
-        self.role = role
-
-    @property
-    def time(self) -> int:
-        return self.clock[self.index]
 
     def tick(self) -> None:
         """Later work is not covered by what was released before."""
-        self.clock[self.index] += 1
+        times = self.times
+        self.now = times.last = times.last << 1
+        self.clock |= self.now
+
+    def cursor(self, v: Value) -> Cursor:
+        """The cursor that a value stands for."""
+        if v not in self.cursors:
+            op = v.defining_op
+            if not isinstance(op, CursorCreate):
+                raise KeyError(v)
+            self.cursors[v] = Cursor(op.depth)
+        return self.cursors[v]
+
+    def slot(self, v: Value) -> Slot:
+        """The slot that a value, or the one that it is a view of, stands for."""
+        while isinstance(v.defining_op, smem.View):
+            v = v.defining_op.a
+        if v not in self.slots:
+            op = v.defining_op
+            if not isinstance(op, smem.Slot):
+                raise KeyError(v)
+            self.slots[v] = Slot(op.buffer, smem.smem_type(v, "slot"))
+        return self.slots[v]
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from dataclasses import dataclass
 from inspect import isgenerator
 from itertools import product
 from typing import Any
@@ -45,18 +46,21 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.check_memory import Slot
+from tiledsl.ws.check_machine import RULES
+from tiledsl.ws.check_places import gives
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import Step
 from tiledsl.ws.check_program import cut_down
-from tiledsl.ws.check_run import RULES
-from tiledsl.ws.check_run import Run
 from tiledsl.ws.check_state import Barrier
+from tiledsl.ws.check_state import Does
 from tiledsl.ws.check_state import Fault
+from tiledsl.ws.check_state import MayWait
 from tiledsl.ws.check_state import SlotState
 from tiledsl.ws.check_state import Thread
 from tiledsl.ws.check_static import check_objects
+from tiledsl.ws.check_steps import Call
+from tiledsl.ws.coroutines import Coroutines
 
 EAGERNESS = 0.3
 """Chance of each copy or wgmma in flight to happen in a round."""
@@ -128,10 +132,8 @@ class InFlight(int):
     value: Any = None
 
 
-class Simulation(Run):
+class Simulation(Coroutines):
     """One cluster's run. flying: copies to shared memory under way."""
-
-    restless = True
 
     def __init__(
         self,
@@ -143,7 +145,9 @@ class Simulation(Run):
         program_: tuple[int, int, int],
         seed: int,
     ) -> None:
-        super().__init__(code, point, cluster_size)
+        super().__init__(code, cluster_size)
+        self.start(point)
+        self.reset()
         self.rng = random.Random(seed)
         self.program = program_
         self.flying: list[Callable[[], None]] = []
@@ -172,7 +176,7 @@ class Simulation(Run):
 
     def turns(self) -> Iterator[Thread]:
         """Runs all threads; yields each one that went on, `where` it stands."""
-        live = [(t, self.region(t, t.role.body, ())) for t in self.threads]
+        live = [(t, self.steps(t)) for t in self.threads]
         while live:
             self.rng.shuffle(live)
             moved = self._agents(EAGERNESS)
@@ -188,7 +192,7 @@ class Simulation(Run):
                 if thread.steps != before:
                     yield thread
             if not moved and not self._agents(1.0) and live:
-                raise Fault("liveness", self._stuck([t for t, _ in live]), live[0][0].where)
+                raise Fault("liveness", self.stuck([t for t, _ in live]), live[0][0].where)
         self._agents(1.0)
         self.check_end()
 
@@ -214,8 +218,11 @@ class Simulation(Run):
             return np.asarray(held).astype(v.type.dtype.numpy)
         return held
 
-    def compute(self, t: Thread, step: Step) -> None:
-        op = step.op
+    def link_scalar(self, t: Thread, step: Step) -> Call:
+        return lambda: self.compute(t, step.op)
+
+    def compute(self, t: Thread, op: Op) -> None:
+        """An op without a rule, by its own semantics."""
         if isinstance(op, Undef):
             t.env[op.result] = _nothing(op.shape, op.dtype.numpy)
             return
@@ -249,34 +256,26 @@ class Simulation(Run):
         values[at] = np.where(own, values[at], np.reshape(before, own.shape))
         op.execute(self.machines[t], *values)
 
-    def use(self, t: Thread, step: Step) -> None:
-        for v in step.operands:
-            self.check_taken(t, v, step.op)
-        self.compute(t, step)
+    def calc_program_id(self, t: Thread, op: program.ProgramId) -> Does:
+        return gives(t, op, lambda: self.program[op.axis])
 
-    def do_cursor_skip(self, t: Thread, op: Any) -> None:
-        t.env[op.count] = int(t.env[op.count])
-        super().do_cursor_skip(t, op)
+    def calc_shape(self, t: Thread, op: memory.Shape) -> Does:
+        return gives(t, op, lambda: int(t.env[op.tensor].shape[op.dim]))
 
-    def do_program_id(self, t: Thread, op: program.ProgramId) -> None:
-        t.env[op.result] = self.program[op.axis]
+    def calc_pick(self, t: Thread, op: memory.Pick) -> Does:
+        return gives(t, op, lambda: t.env[op.tensors[int(t.env[op.index])]])
 
-    def do_shape(self, t: Thread, op: memory.Shape) -> None:
-        t.env[op.result] = int(t.env[op.tensor].shape[op.dim])
+    def calc_stride(self, t: Thread, op: memory.Stride) -> Does:
+        return gives(t, op, lambda: int(op.evaluate(t.env[op.tensor])))
 
-    def do_pick(self, t: Thread, op: memory.Pick) -> None:
-        t.env[op.result] = t.env[op.tensors[int(t.env[op.index])]]
+    def calc_tile_to_program(self, t: Thread, op: program.TileToProgram) -> Does:
+        place = super().calc_tile_to_program(t, op)
 
-    def do_stride(self, t: Thread, op: memory.Stride) -> None:
-        t.env[op.result] = int(op.evaluate(t.env[op.tensor]))
+        def whole() -> None:
+            t.env[op.tile] = int(t.env[op.tile])
+            place()
 
-    def do_tile_to_program(self, t: Thread, op: program.TileToProgram) -> None:
-        t.env[op.tile] = int(t.env[op.tile])
-        super().do_tile_to_program(t, op)
-
-    def do_write_scalars(self, t: Thread, op: smem.WriteScalars) -> None:
-        t.env.update((v, int(t.env[v])) for v in op.values)
-        super().do_write_scalars(t, op)
+        return whole
 
     # ------------------------------------------------------------------ copies
     def deliver(
@@ -284,7 +283,7 @@ class Simulation(Run):
     ) -> None:
         coords = [int(t.env[v]) for v in op.coords]
         part = int(t.env[op.part]) if op.part is not None else 0
-        clock, tensor = list(t.clock), t.env[op.item or _map(op.map).tensor]
+        clock, tensor = t.clock, t.env[op.item or _map(op.map).tensor]
 
         def happen() -> None:
             fill(op, state, tensor, coords, part)
@@ -292,38 +291,50 @@ class Simulation(Run):
 
         self.flying.append(happen)
 
-    def do_store(self, t: Thread, op: tma.Store) -> None:
-        super().do_store(t, op)
-        slot: Slot = t.env[op.smem]
-        coords = [int(t.env[v]) for v in op.coords]
-        guard = op.guard is None or bool(t.env[op.guard])
-        tensor, data = t.env[op.item or _map(op.map).tensor], slot.state
-        if op.rows is not None:
-            made = _map(op.map)
-            tensor = memory.before_end(tensor, coords[1] + int(t.env[op.rows]), made.dims[1])
+    def link_store(self, t: Thread, op: tma.Store) -> Does:
+        begin, slot = super().link_store(t, op), t.slot(op.smem)
 
-        def happen() -> None:
-            if guard:
-                starts, shape = _box(op.map, coords)
-                store_block(tensor, starts, np.reshape(data.data, shape))
+        def store() -> None:
+            begin()
+            coords = [int(t.env[v]) for v in op.coords]
+            guard = op.guard is None or bool(t.env[op.guard])
+            tensor, data = t.env[op.item or _map(op.map).tensor], slot.state
+            if op.rows is not None:
+                made = _map(op.map)
+                tensor = memory.before_end(tensor, coords[1] + int(t.env[op.rows]), made.dims[1])
 
-        self.sent[t].append(happen)
+            def happen() -> None:
+                if guard:
+                    starts, shape = _box(op.map, coords)
+                    store_block(tensor, starts, np.reshape(data.data, shape))
 
-    def do_store_wait(self, t: Thread, op: tma.StoreWait) -> None:
-        while len(self.sent[t]) > op.pending:
-            self.sent[t].pop(0)()
-        super().do_store_wait(t, op)
+            self.sent[t].append(happen)
+
+        return store
+
+    def link_store_wait(self, t: Thread, op: tma.StoreWait) -> Does:
+        end = super().link_store_wait(t, op)
+
+        def wait() -> None:
+            while len(self.sent[t]) > op.pending:
+                self.sent[t].pop(0)()
+            end()
+
+        return wait
 
     # ------------------------------------------------------------------ shared memory
-    def do_view(self, t: Thread, op: smem.View) -> None:
-        slot: Slot = t.env[op.a]
-        new = Slot(slot.buffer, slot.at, slot.state, slot.use, slot.type)
-        new.order = op.order
-        t.env[op.result] = new
+    def held(self, t: Thread, v: Value) -> Any:
+        """An operand of a wgmma: a tile in registers, or what is to be read later of a slot."""
+        if not isinstance(v.type, SmemType):
+            return t.env.get(v)
+        orders: list[tuple[int, ...]] = []
+        while isinstance(v.defining_op, smem.View):
+            orders.insert(0, v.defining_op.order)
+            v = v.defining_op.a
+        return Held(t.slot(v).state, tuple(orders))
 
-    def do_write(self, t: Thread, op: smem.Write) -> None:
-        super().do_write(t, op)
-        slot: Slot = t.env[op.smem]
+    def link_write(self, t: Thread, op: smem.Write) -> Does:
+        write, slot = super().link_write(t, op), t.slot(op.smem)
         type_ = op.value.type
         assert isinstance(type_, TileType)
         start = list(op.start or (0,) * type_.rank)
@@ -332,78 +343,122 @@ class Simulation(Run):
                 for stride, _, weight in type_.layout.unit_terms(dim, Unit.WARP):
                     start[dim] += t.warpgroup * weight if stride >= 4 else 0
         window = tuple(slice(a, a + n) for a, n in zip(start, slot.type.shape, strict=True))
-        part = np.asarray(t.env[op.value])[window]
-        slot.state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
-        slot.state.data[tuple(slice(0, n) for n in part.shape)] = part
 
-    def do_clear(self, t: Thread, op: smem.Clear) -> None:
-        super().do_clear(t, op)
-        slot: Slot = t.env[op.smem]
-        rows = np.moveaxis(slot.state.data, op.dim, 0)
-        rows[int(t.env[op.first]) :] = 0
+        def fill_in() -> None:
+            write()
+            part = np.asarray(t.env[op.value])[window]
+            slot.state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
+            slot.state.data[tuple(slice(0, n) for n in part.shape)] = part
 
-    def do_read(self, t: Thread, op: smem.Read) -> None:
-        super().do_read(t, op)
-        data = np.array(contents(t.env[op.smem]))
-        if op.part:
-            first, count, at = op.part
-            whole = np.zeros(op.shape, data.dtype)
-            whole[:, first : first + count] = data[: op.shape[0], at : at + count]
-            data = whole
-        elif op.shape:
-            start = int(t.env[op.first]) if op.first is not None else 0
-            data = data[start:][tuple(slice(0, n) for n in op.shape)]
-        t.env[op.result] = data
+        return fill_in
+
+    def link_clear(self, t: Thread, op: smem.Clear, first: int) -> Does:
+        clear, slot = super().link_clear(t, op, first), t.slot(op.smem)
+
+        def fill_in() -> None:
+            clear()
+            rows = np.moveaxis(slot.state.data, op.dim, 0)
+            rows[first:] = 0
+
+        return fill_in
+
+    def link_read(self, t: Thread, op: smem.Read) -> Does:
+        read = super().link_read(t, op)
+
+        def take() -> None:
+            read()
+            data = np.array(contents(self.held(t, op.smem)))
+            if op.part:
+                first, count, at = op.part
+                whole = np.zeros(op.shape, data.dtype)
+                whole[:, first : first + count] = data[: op.shape[0], at : at + count]
+                data = whole
+            elif op.shape:
+                start = int(t.env[op.first]) if op.first is not None else 0
+                data = data[start:][tuple(slice(0, n) for n in op.shape)]
+            t.env[op.result] = data
+
+        return take
+
+    def link_read_scalars(self, t: Thread, op: smem.ReadScalars, *words: int | None) -> Does:
+        del words  # they are what is there
+        slot = t.slot(op.smem)
+
+        def read() -> None:
+            t.env.update(zip(op.results, self.read_words(t, slot, op), strict=True))
+
+        return read
 
     # ------------------------------------------------------------------ wgmma
-    def do_issue(self, t: Thread, op: mma.Issue) -> None:
-        super().do_issue(t, op)
-        result = InFlight(t.committed)
-        t.env[op.result] = result
-        a, b, acc = (t.env.get(v) for v in (op.a, op.b, op.acc))
-        keep = op.keep is None or bool(t.env[op.keep])
+    def link_issue(self, t: Thread, op: mma.Issue) -> Does:
+        begin = super().link_issue(t, op)
         type_ = op.acc.type
         assert isinstance(type_, TileType)
 
-        def happen() -> None:
-            left, right = (np.asarray(contents(x)) for x in (a, b))
-            wide = np.int64 if left.dtype.kind in "iu" else np.float32
-            if op.count_K:
-                part = slice(op.first_K, op.first_K + op.count_K)
-                left, right = left[:, part], right[part]
-            made = (left.astype(wide) @ right.astype(wide))[: type_.shape[0], : type_.shape[1]]
-            made = made.astype(type_.dtype.numpy)
-            before = acc.value if isinstance(acc, InFlight) else acc
-            result.value = np.asarray(before) + made if keep else made
+        def issue() -> None:
+            begin()
+            result = InFlight(t.committed)
+            t.env[op.result] = result
+            a, b, acc = self.held(t, op.a), self.held(t, op.b), t.env.get(op.acc)
+            keep = op.keep is None or bool(t.env[op.keep])
 
-        self.wgmmas[t].append((t.committed, happen))
+            def happen() -> None:
+                left, right = (np.asarray(contents(x)) for x in (a, b))
+                wide = np.int64 if left.dtype.kind in "iu" else np.float32
+                if op.count_K:
+                    part = slice(op.first_K, op.first_K + op.count_K)
+                    left, right = left[:, part], right[part]
+                made = (left.astype(wide) @ right.astype(wide))[: type_.shape[0], : type_.shape[1]]
+                made = made.astype(type_.dtype.numpy)
+                before = acc.value if isinstance(acc, InFlight) else acc
+                result.value = np.asarray(before) + made if keep else made
 
-    def do_wait(self, t: Thread, op: mma.Wait) -> None:
-        super().do_wait(t, op)
-        done = t.committed - len(t.groups)
-        queue = self.wgmmas[t]
-        while queue and queue[0][0] < done:
-            queue.pop(0)[1]()
-        for a, r in zip(op.accs, op.results, strict=True):
-            held = t.env.get(a)
-            t.env[r] = held.value if isinstance(held, InFlight) else held
+            self.wgmmas[t].append((t.committed, happen))
 
-    def do_cluster_reduce(self, t: Thread, op: mma.ClusterReduce) -> Any:
-        waiting = super().do_cluster_reduce(t, op)
-        group = int(t.env[op.index])
-        self.partials.setdefault((t.role.id, group), {})[t.cta.rank] = t.env[op.acc]
-        return self._reduced(t, op, group, waiting)
+        return issue
 
-    def _reduced(self, t: Thread, op: mma.ClusterReduce, group: int, waiting: Any) -> Any:
-        if waiting is not None:
-            yield from waiting
-        parts = self.partials[t.role.id, group]
+    def link_wait(self, t: Thread, op: mma.Wait) -> Does:
+        end = super().link_wait(t, op)
+
+        def wait() -> None:
+            end()
+            done = t.committed - len(t.groups)
+            queue = self.wgmmas[t]
+            while queue and queue[0][0] < done:
+                queue.pop(0)[1]()
+            for a, r in zip(op.accs, op.results, strict=True):
+                held = t.env.get(a)
+                t.env[r] = held.value if isinstance(held, InFlight) else held
+
+        return wait
+
+    def link_cluster_reduce(
+        self, t: Thread, op: mma.ClusterReduce, index: int, rank: int
+    ) -> MayWait:
+        waits = super().link_cluster_reduce(t, op, index, rank)
         own = t.cta.rank
-        total = t.env[op.acc]
-        if t.env[op.results[1]]:
-            for rank in sorted(parts):
-                total = total + parts[rank] if rank != own else total
-        t.env[op.results[0]] = total
+
+        def reduce() -> bool:
+            parts = self.partials.setdefault((t.role.id, index), {})
+            parts[own] = t.env[op.acc]
+            if waits():
+                return True
+            total = t.env[op.acc]
+            if t.env[op.results[1]]:
+                for other in sorted(parts):
+                    total = total + parts[other] if other != own else total
+            t.env[op.results[0]] = total
+            return False
+
+        return reduce
+
+
+@dataclass(frozen=True)
+class Held:
+    """A slot that is read later. orders: permutations of its dimensions, one after the other."""
+
+    state: SlotState
+    orders: tuple[tuple[int, ...], ...]
 
 
 def _is_shared_out(value: Value) -> bool:
@@ -417,10 +472,12 @@ def _is_shared_out(value: Value) -> bool:
 
 def contents(x: Any) -> Any:
     """What an operand of a wgmma holds when it is read."""
-    if not isinstance(x, Slot):
+    if not isinstance(x, Held):
         return x
     data = x.state.data
-    return data.transpose(x.order) if x.order else data
+    for order in x.orders:
+        data = data.transpose(order)
+    return data
 
 
 def fill(op: tma.Load, state: SlotState, tensor: Array, coords: list[int], part: int) -> None:

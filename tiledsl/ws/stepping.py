@@ -147,14 +147,13 @@ class Stepping:
         data = np.array(state.data)
         if writer is None:
             return SlotView(state.name, "", -1, under_way=False, readers=(), data=data)
-        told = [b for c in run.ctas for bs in c.barriers.values() for b in bs]
-        by = next((b for b in told if b.index == writer.barrier), None)
+        by = writer.barrier
         return SlotView(
             state.name,
             _place(writer.op),
             writer.use,
             under_way=by is not None and by.phases <= writer.use,
-            readers=tuple(dict.fromkeys(names[r.thread] for r in state.reads if r.end < 0)),
+            readers=tuple(dict.fromkeys(names[r.thread] for r in state.reads if not r.end)),
             data=data,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -13,25 +15,32 @@ from tests.unit.ws.machine_kernels import NAMES
 from tests.unit.ws.machine_kernels import case
 from tests.unit.ws.machine_kernels import copy_of
 from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.debug import Print
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.role import Role
-from tiledsl.ir.types import TileType
 from tiledsl.report import render_report
 from tiledsl.ws.check import OBLIGATIONS
 from tiledsl.ws.check import check
-from tiledsl.ws.check_bounds import Bounds
+from tiledsl.ws.check_bounds import bounds_of
+from tiledsl.ws.check_machine import RULES
+from tiledsl.ws.check_machine import rules_of
+from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import first_repeat
 from tiledsl.ws.check_points import launch_points
 from tiledsl.ws.check_points import units_of_trips
-from tiledsl.ws.check_program import FOR
+from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import cut_down
-from tiledsl.ws.check_run import RULES
 from tiledsl.ws.check_run import Run
-from tiledsl.ws.check_run import handlers_of
+from tiledsl.ws.check_state import Fault
+from tiledsl.ws.check_state import Writer
+from tiledsl.ws.check_steps import BRANCH
+from tiledsl.ws.check_steps import LOOP
 from tiledsl.ws.check_steps import WAITS
-from tiledsl.ws.check_steps import Table
+from tiledsl.ws.check_steps import WHILE
+from tiledsl.ws.check_steps import Block
+from tiledsl.ws.check_steps import Loop
 from tiledsl.ws.simulate import simulate
 
 
@@ -161,30 +170,123 @@ def test_each_loop_of_a_nest_runs_for_as_many_trips_as_the_other() -> None:
 
 
 def test_ops_that_may_wait_are_known() -> None:
-    """A region without them is run in one go; others' handlers must not give steps."""
-    handlers = handlers_of(Run)
-    waits = {op for op, h in handlers.items() if "Iterator" in h.__annotations__["return"]}
-    assert waits == {*WAITS, barrier.CursorNext}
+    """What others do is done in one go: they must not give functions that ask to be called again."""
+    links = {op: rule.link for op, rule in rules_of(Run).items() if rule.link is not None}
+    assert {op for op, f in links.items() if f.__annotations__["return"] == "MayWait"} == {*WAITS}
+
+
+def test_every_op_has_a_rule() -> None:
+    assert all(rule.calc or rule.link for rule in rules_of(Run).values())
+
+
+def loops_in(block: Block) -> Iterator[Loop]:
+    for kind, item in block.items:
+        if kind == LOOP:
+            yield item
+        inner = {
+            LOOP: lambda x: [x.body],
+            WHILE: lambda x: [x.before, x.body],
+            BRANCH: lambda x: [x.then[0], x.orelse[0]],
+        }.get(kind, lambda _: [])
+        for b in inner(item):
+            yield from loops_in(b)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_of_what_a_loop_carries_only_wgmmas_in_flight_count(name: str) -> None:
     code = cut_down(copy_of(name), RULES)
-    rows = Table(code, handlers_of(Run), restless=False).rows
-    loops = [i for row in rows.values() for kind, _, i in row if kind == FOR]
+    run = Run(code, 2)
+    loops = [loop for team in run.teams for loop in loops_in(run.block(team))]
     assert len(loops) > 1
     for loop in loops:
-        tiles = [v for v in loop.op.carried if isinstance(v.type, TileType)]
-        assert {v for v in tiles if v in code.flight} == set(loop.args).intersection(tiles)
-        assert len(loop.init) == len(loop.args) == len(loop.results)
+        assert all(v in code.needed for v in loop.again.targets)
+        flight = any(v in code.flight for v in (*loop.op.carried, *loop.op.results))
+        assert len(loop.again.rows) == flight
     assert any(len(loop.op.carried) for loop in loops)
+
+
+def test_loops_without_decisions_are_not_walked_trip_by_trip() -> None:
+    """Their rows are repeated: those of attention, whose conditions stand outside of its loops."""
+    run = Run(cut_down(copy_of("attention"), RULES), 1)
+    loops = [loop for team in run.teams for loop in loops_in(run.block(team))]
+    assert all(loop.body.rows for loop in loops)
+
+
+def test_warpgroups_that_do_the_same_are_a_team() -> None:
+    def sizes(name: str) -> list[int]:
+        run = Run(cut_down(copy_of(name), RULES), 1)
+        return [len(team) for team in run.teams if not team[0].single]
+
+    assert sizes("cooperative") == [2]
+    assert sizes("ping-pong") == [1, 1]
+
+
+def test_launches_in_which_all_do_the_same_are_run_once() -> None:
+    code = cut_down(copy_of("cooperative"), RULES)
+    run = PointRun(code, 1)
+    point = launch_points(code, 1, 1).few[-1]
+    heads: list[int] = []
+    for again in (point, point._replace(other=(len(code.symbols), 0)), point._replace(clusters=2)):
+        run.launch(again)
+        heads.append(run.teams[0][0].committed + run.threads[0].clock.bit_length())
+        run.threads[0].clock = 0
+    assert [h > 1 for h in heads] == [True, False, True]
+    assert run.count == 3
+
+
+def test_words_of_another_use_are_found() -> None:
+    """A launch is laid out by what the drawing role writes; who reads something else is refused."""
+    graph = copy_of("causal attention")
+    role = next(o for o in graph.body.ops if isinstance(o, Role) and o.single_thread)
+    writes = [o for o in role.body.walk() if isinstance(o, smem.WriteScalars)]
+    assert writes
+    run = PointRun(cut_down(graph, RULES), 1)
+    link = rules_of(PointRun)[smem.ReadScalars].link
+    assert link is not None
+    point = launch_points(run.code, 1, 1).few[1]
+    run.launch(point)
+    run._done.clear()
+    reader = run.teams[-1][0]
+    read = next(o for o in reader.role.body.walk() if isinstance(o, smem.ReadScalars))
+    run.start(point)
+    run.reset()
+    slot = reader.slot(read.smem)
+    slot.state, slot.use = reader.cta.buffers[slot.buffer][0], -1
+    slot.state.writer, slot.state.data = Writer(writes[0], 0, reader.clock), (1, 2, 3, 4)
+    link(run, reader, read, 1, 2, 3, 4)()
+    with pytest.raises(Fault, match="words of another use"):
+        link(run, reader, read, 1, 2, 3, 5)()
+
+
+def test_who_knows_a_phase_knows_those_before() -> None:
+    """Clocks are sets of times: a join is an `or`, and the end of a phase brings those before it."""
+    graph = copy_of("cooperative")
+    run = Run(cut_down(graph, RULES), 1)
+    run.start(LaunchPoint(0, (1, 1, 1)))
+    run.reset()
+    b = next(iter(run.ctas[0].barriers.values()))[0]
+    first, second = run.threads[:2]
+    b.expected = 1
+    op = graph.body.ops[0]
+    b.arrive(first, 0, 1, op)
+    assert not b.is_over(second.clock, 0)
+    first.clock |= b.done
+    first.tick()
+    b.arrive(first, 1, 1, op)
+    second.clock |= b.done
+    assert b.is_over(second.clock, 0)
+    assert b.is_over(second.clock, 1)
+    assert not b.is_over(second.clock, 2)
+    assert second.clock & b.ends[0]
+    assert not second.clock & first.clock & ~b.done & first.now
+    with pytest.raises(Fault, match="an arrival for phase 2 may fall into phase 1"):
+        b.arrive(run.threads[2], 2, 1, op)
 
 
 def test_the_launch_for_uneven_tiles_is_uneven() -> None:
     """An offset as large as all extents would make every tile of causal attention alike."""
     code = cut_down(copy_of("causal attention"), RULES)
     point = next(p for p in launch_points(code, 1, 1).few if p.wobble)
-    loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
-    bounds = [b for b in (Bounds(code, loop) for loop in loops) if b.axes]
+    bounds = [b for b in bounds_of(code) if b.axes]
     rows = [(x, 0, 0) for x in range(point.grid[0])]
     assert any(len({b.trips(point, ids) for ids in rows}) > 2 for b in bounds)

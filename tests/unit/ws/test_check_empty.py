@@ -7,12 +7,17 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples import attention as example
+from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import meta
 from tests.unit.ws.kernels import tile_graph_of
 from tiledsl.ir.ops.control import For
 from tiledsl.ws.check_empty import is_empty
 
 S = 2048
+
+WINDOWS = [1, 64, 100, 128, 129]
+"""Up to where a block of keys may lie in the window of all rows of a warpgroup, and no further."""
 
 
 @tiledsl.jit
@@ -87,6 +92,11 @@ def test_a_part_that_never_runs_is_no_gap_of_the_proof() -> None:
         ("0", "-K", False),
         ("-1 - m", "-m - K * 0", False),
         ("m - K", "m - K - 3", True),
+        ("max(0, K - 5)", "max(K, 3) - 5", True),
+        ("max(0, K - 5)", "max(K, 3) - 4", False),
+        ("max(0, K - 63) // 128 * 128 + 128", "max(K, -1000) - 62", True),
+        ("max(0, K - 63) // 128 * 128 + 128", "max(K, -1000) - 61", False),
+        ("max(0, K - 63) // 128 * 128 + 128", "max(K, 200) - 62", False),
     ],
 )
 def test_bounds(lower: str, upper: str, empty: bool, tmp_path, monkeypatch) -> None:
@@ -105,3 +115,17 @@ def test_bounds(lower: str, upper: str, empty: bool, tmp_path, monkeypatch) -> N
     graph = tile_graph_of(kernel.request_for(arguments, {}, (16,))[1])
     (loop,) = [op for op in graph.body.walk() if isinstance(op, For)]
     assert is_empty(loop) == empty
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_shorter_than_a_tile_need_no_loop_without_masks(window: int) -> None:
+    """The plan with overlap is proved: no launch enters that loop, some enter all others."""
+    sizes = example.tiles(S, 128, 128)
+    q = torch.empty(1, 2, S, 128, device="meta", dtype=torch.bfloat16)
+    lse = torch.empty(1, 2, S, device="meta")
+    arguments = (q, q, q, torch.empty_like(q), lse, q, 0, 128**-0.5, True, window, None, 1)
+    options = {**sizes, "fast_math": True}
+    made = first(example.attention_kernel.request_for(arguments, options, (S // 128, 2, 1))[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+    assert any("no trips, its bounds cross" in line for line in made.certificate.steady)

@@ -93,8 +93,9 @@ def start_fault(op: Load | Store) -> str:
         row = op.block_shape[t.inner_dim]
         if row * size % BULK_BYTES:
             return (
-                f"a block takes {row} elements of a row ({row * size} bytes), and bulk copies start "
-                f"at multiples of {BULK_BYTES} bytes; use a multiple of {BULK_BYTES // size} elements"
+                f"a block takes {row} elements of a row ({row * size} bytes), and bulk copies "
+                f"start at multiples of {BULK_BYTES} bytes; take a multiple of "
+                f"{BULK_BYTES // size} elements"
             )
         return (
             f"a block may start at any multiple of {every} bytes of a row, and bulk copies start "

@@ -120,7 +120,7 @@ def test_refusals_name_reason_and_remedy(options: dict[str, int], reason: str, h
 
 
 TILES = [
-    ({"BM": 128, "BN": 100}, "takes 100 elements of a row (200 bytes), and bulk copies start"),
+    ({"BM": 128, "BN": 100}, "takes 100 elements of a row (200 bytes), and bulk copies"),
     ({"BM": 100, "BN": 128}, "M=100 of the 100x128x64 tile is no multiple of 64"),
     ({"BM": 128, "BN": 512}, "N=512 is more than the 256 columns of a warpgroup"),
     ({"BM": 256, "BN": 256}, "256x256x64 tile take 256 registers of a thread of two warpgroups"),

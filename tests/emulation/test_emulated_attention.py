@@ -66,7 +66,12 @@ FORWARD = {
     "three consumers": {"tile": (192, 128), "lengths": (200, 300)},
     "one consumer": {"tile": (64, 128), "lengths": (1, 300)},
     "D = 128": {"D": 128, "tile": (128, 128)},
-    "window shorter than a tile": {"D": 128, "tile": (128, 128), "window": 64, "lengths": (200, 300)},
+    "window shorter than a tile": {
+        "D": 128,
+        "tile": (128, 128),
+        "window": 64,
+        "lengths": (200, 300),
+    },
     "D = 192 and 128": {"D": 192, "DV": 128, "tile": (128, 112)},
     "softcap": {"score": example.softcap(5.0)},
     "bias": {"score": example.add_bias, "extra": normal(1, 2, 140, 301), "lengths": (140, 301)},

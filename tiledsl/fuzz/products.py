@@ -195,7 +195,7 @@ class Products:
             case "split":
                 return "pid_n * BK", end
             case "odd":
-                return d.pick(["1", "4", "8", "-8"]), end
+                return d.pick(["1", "4", "8", "8" if self.pointers else "-8"]), end
             case _:
                 return "0", end
 

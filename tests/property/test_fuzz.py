@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,8 @@ from tiledsl.fuzz.generate import generate
 from tiledsl.fuzz.levels import run_case
 from tiledsl.fuzz.outcome import Finding
 from tiledsl.fuzz.outcome import Levels
+from tiledsl.fuzz.outcome import TooLong
+from tiledsl.fuzz.outcome import limited
 from tiledsl.fuzz.pool import Config
 from tiledsl.fuzz.pool import Worker
 from tiledsl.fuzz.replay import save
@@ -341,3 +344,18 @@ def test_lists_are_taken_apart_where_memory_is_compared() -> None:
     out = run_case(case, LEVELS)
     assert out.findings == []
     assert out.compared["interpreter"] == 1
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_levels_on_the_cpu_are_timed_by_what_they_compute() -> None:
+    """A machine that is busy with other things makes no finding."""
+    with limited(0.05):
+        time.sleep(0.2)
+    with pytest.raises(TooLong), limited(0.05, wall=True):
+        time.sleep(0.2)
+    with pytest.raises(TooLong), limited(0.05):
+        spin()

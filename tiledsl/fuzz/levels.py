@@ -74,9 +74,10 @@ class Runner:
 
     def guarded(self, level: str, action: Callable[[], None]) -> bool:
         """Runs a level; what it raises is a refusal or a finding. Whether the next one can run."""
-        seconds = COMPILE_SECONDS * 20 if level == "device" else SECONDS
+        on_device = level == "device"
+        seconds = COMPILE_SECONDS * 20 if on_device else SECONDS
         try:
-            with limited(seconds), np.errstate(all="ignore"):
+            with limited(seconds, wall=on_device), np.errstate(all="ignore"):
                 action()
         except TooLong:
             self.found(f"hang: {level}", f"no end after {seconds:.0f} s")

@@ -10,7 +10,7 @@ from dataclasses import field
 from types import FrameType
 
 SECONDS = 120.0
-"""What one level of one case may take on the CPU."""
+"""Processor time that one level of one case may take on the CPU."""
 COMPILE_SECONDS = 20.0
 """Processor time that the compiler may take for a case, all plans that it tries together."""
 
@@ -73,17 +73,20 @@ class TooLong(Exception):
 
 
 @contextmanager
-def limited(seconds: float) -> Generator[None]:
-    """Raises TooLong in a block that takes longer."""
+def limited(seconds: float, *, wall: bool = False) -> Generator[None]:
+    """Raises TooLong in a block that takes longer: of processor time, or of time on the wall."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    number, timer = signal.SIGPROF, signal.ITIMER_PROF
+    if wall:
+        number, timer = signal.SIGALRM, signal.ITIMER_REAL
+    before = signal.signal(number, ring)
+    signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0.0)
+        signal.signal(number, before)

@@ -186,10 +186,13 @@ def plan_single(
 
 
 def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> SinglePlan:
-    """The fewest warpgroups that hold the dots and what loops carry beside them, else the dots."""
+    """The fewest warpgroups that hold the dots and what loops carry beside them.
+
+    Where none do, those of which the fewest registers spill.
+    """
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
-    crowded: SinglePlan | None = None
+    crowded: dict[SinglePlan, int] = {}
     for groups, room in DOT_REGISTERS.items():
         if groups < wanted and groups != max(DOT_REGISTERS):
             continue
@@ -202,7 +205,7 @@ def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> Sin
         if needed <= room:
             if held <= room or num_warps is not None or not limits.roomy:
                 return SinglePlan(4 * groups)
-            crowded = crowded or SinglePlan(4 * groups)
+            crowded[SinglePlan(4 * groups)] = (held - room) * groups
             continue
         worst = max(dots, key=lambda d: _registers(d, groups))
         problem = ResourceError(
@@ -211,8 +214,8 @@ def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> Sin
             worst.loc,
             "use smaller tiles",
         )
-    if crowded is not None:
-        return crowded
+    if crowded:
+        return min(crowded, key=lambda plan: crowded[plan])
     assert problem is not None
     raise problem
 

@@ -49,7 +49,8 @@ def warps(kernel: Kernel) -> int:
         ({}, 8),
         ({"BN": 32}, 4),  # both sums leave room
         ({"num_warps": 4}, 4),  # as the user says
-        ({"BN": 256}, 8),  # no warps hold both: the fewest that hold one
+        ({"BN": 256}, 8),  # no warps hold both, and these spill least
+        ({"BN": 192}, 8),  # four hold one, none both
     ],
     ids=str,
 )

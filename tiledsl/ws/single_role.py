@@ -181,6 +181,8 @@ def plan_single(
         plan = replace(plan, stays=_stays(graph, plan, persistent))
         if plan.stays and plan.num_ctas > 1 and num_warps is None:
             plan = _fewer_warps(graph, plan, target)
+        elif num_warps is None and persistent is not False:
+            plan = _more_warps(graph, plan, target)
         return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
     return _for_dots(dots, num_warps, limits)
 
@@ -259,6 +261,23 @@ def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePl
     if few.num_ctas == 1 or blocks > STAYING_BLOCKS or most > held * threads:
         return plan
     return replace(plan, num_warps=ROW_WARPS, num_ctas=few.num_ctas, min_blocks=blocks)
+
+
+def _more_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePlan:
+    """A plan for CTAs that stay with sixteen warps, where eight would have much to load each.
+
+    Two are on an SM then, and what is fetched ahead comes while they wait for each other. Rows that
+    fill eight warps twice stay for that alone, if they are reduced more than once.
+    """
+    wide = SinglePlan(MOST_WARPS)
+    most = max(_num_elements(graph), default=0)
+    is_full = SHARED_ELEMENTS * wide.num_threads < most
+    if plan.num_ctas > 1 or plan.num_warps < ROW_WARPS or is_full or obstacle_to_staying(graph):
+        return plan
+    fills = largest_access_bytes(graph) // (THREAD_BYTES * 32 * ROW_WARPS)
+    if fills < 1 or not (plan.stays or (fills > 1 and len(graph.find(Reduce)) > 1)):
+        return plan
+    return replace(wide, min_blocks=_min_blocks(graph, wide, target), stays=True)
 
 
 def _num_elements(graph: TileGraph) -> Iterator[int]:

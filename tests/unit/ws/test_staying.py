@@ -146,6 +146,38 @@ def test_rows_of_two_ctas_an_sm_stay_where_most_is_shared() -> None:
     assert (plan.num_ctas, plan.min_blocks, plan.stays) == (1, 2, True)
 
 
+@tiledsl.jit
+def softmax(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * n
+    value = tl.load(x + row + at, mask=at < n, other=-float("inf")).to(tl.float32)
+    value = tl.exp(value - tl.max(value, axis=0))
+    tl.store(y + row + at, value / tl.sum(value, axis=0), mask=at < n)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "block", "dtype", "warps", "stays"),
+    [
+        (softmax, 8192, BF16, 8, False),
+        (softmax, 16384, BF16, 16, True),
+        (softmax, 8192, F32, 16, True),
+        (centre, 16384, BF16, 8, False),
+        (centre_with_weights, 4096, BF16, 8, True),
+        (centre_with_weights, 8192, BF16, 16, True),
+    ],
+)
+def test_sixteen_warps(
+    kernel: Any, block: int, dtype: torch.dtype, warps: int, *, stays: bool
+) -> None:
+    """Rows that are reduced twice and fill eight warps twice; once, where CTAs stay anyway."""
+    x, w = torch.empty(4, block, dtype=dtype), torch.empty(block, dtype=dtype)
+    tensors = [x, w, w] if kernel is centre_with_weights else [x, x]
+    plan = plan_of(compiled(kernel, [*tensors, block, block])[0])
+    assert (plan.num_warps, plan.num_ctas, plan.stays) == (warps, 1, stays)
+    left = plan_of(compiled(kernel, [*tensors, block, block], persistent=False)[0])
+    assert not left.stays
+
+
 def test_long_rows_leave_when_asked() -> None:
     kernel = made(centre, persistent=False)
     assert not plan_of(kernel).stays

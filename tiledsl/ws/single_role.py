@@ -264,10 +264,10 @@ def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePl
 
 
 def _more_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePlan:
-    """A plan for CTAs that stay with sixteen warps, where eight would have much to load each.
+    """A plan for CTAs that stay with sixteen warps, for rows that fill eight warps twice.
 
-    Two are on an SM then, and what is fetched ahead comes while they wait for each other. Rows that
-    fill eight warps twice stay for that alone, if they are reduced more than once.
+    Two are on an SM, and where rows are reduced more than once these wait for each other at the
+    same time: what is fetched ahead comes meanwhile.
     """
     wide = SinglePlan(MOST_WARPS)
     most = max(_num_elements(graph), default=0)
@@ -275,7 +275,7 @@ def _more_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePla
     if plan.num_ctas > 1 or plan.num_warps < ROW_WARPS or is_full or obstacle_to_staying(graph):
         return plan
     fills = largest_access_bytes(graph) // (THREAD_BYTES * 32 * ROW_WARPS)
-    if fills < 1 or not (plan.stays or (fills > 1 and len(graph.find(Reduce)) > 1)):
+    if fills < 2 or len(graph.find(Reduce)) < 2:
         return plan
     return replace(wide, min_blocks=_min_blocks(graph, wide, target), stays=True)
 

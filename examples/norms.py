@@ -55,10 +55,10 @@ def norm_backward(
         normal = x * rstd
         dw += dy * normal
         g = dy * w
-        dx = g - normal * (tl.sum(g * normal, axis=0) / n_cols)
+        along = normal * (tl.sum(g * normal, axis=0) / n_cols * rstd)
         if CENTRED:
-            dx = dx - tl.sum(g, axis=0) / n_cols
-        tl.store(dx_ptr + row * n_cols + cols, dx * rstd, mask=inside)
+            along += tl.sum(g, axis=0) / n_cols * rstd
+        tl.store(dx_ptr + row * n_cols + cols, g * rstd - along, mask=inside)
     tl.store(dw_ptr + pid * n_cols + cols, dw, mask=inside)
     if CENTRED:
         tl.store(db_ptr + pid * n_cols + cols, db, mask=inside)
@@ -97,7 +97,7 @@ def backward(dy, x, weight, mean, rstd, *, centred, **options):
     """(dx, dw, db) of the rows of x; db is None unless centred. options: of the launch."""
     n_rows, n_cols = x.shape
     dx = torch.empty((n_rows, n_cols), device=x.device, dtype=x.dtype)
-    programs = min(n_rows, programs_for(x.device, n_cols))
+    programs = programs_for(x)
     kinds = 1 + centred
     parts = torch.empty((kinds, programs, n_cols), device=x.device, dtype=torch.float32)
     norm_backward[(programs,)](
@@ -105,18 +105,29 @@ def backward(dy, x, weight, mean, rstd, *, centred, **options):
         n_rows, n_cols, CENTRED=centred, BLOCK=triton.next_power_of_2(n_cols), **options,
     )  # fmt: skip
     sums = torch.empty((kinds, n_cols), device=x.device, dtype=weight.dtype)
-    sum_parts[(triton.cdiv(n_cols, 32), kinds)](
-        sums, parts, programs, n_cols, ROWS=128, BLOCK=32, num_warps=8
+    ROWS = min(128, triton.next_power_of_2(programs))
+    BLOCK = 4096 // ROWS
+    sum_parts[(triton.cdiv(n_cols, BLOCK), kinds)](
+        sums, parts, programs, n_cols, ROWS=ROWS, BLOCK=BLOCK, num_warps=8
     )
     return dx, sums[0], sums[1] if centred else None
 
 
-def programs_for(device: torch.device, n_cols: int) -> int:
-    """Programs that walk over the rows: enough threads for the chip, few parts to add up."""
-    if device.type != "cuda":
-        return 3
-    per_sm = max(1, min(8, 8192 // triton.next_power_of_2(n_cols)))
-    return per_sm * torch.cuda.get_device_properties(device).multi_processor_count
+def programs_for(x: torch.Tensor) -> int:
+    """Programs that walk over the rows: as many as run at once, with as many rows each.
+
+    An SM has 16 KB of a row, or several shorter rows; clusters that share one do not fill all SMs.
+    """
+    n_rows, n_cols = x.shape
+    if x.device.type != "cuda":
+        return min(n_rows, 3)
+    sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    BLOCK = triton.next_power_of_2(n_cols)
+    columns = 8192 if BLOCK < 4096 else 16384 // x.element_size()
+    if 2 * columns < BLOCK:
+        sms = sms * 10 // 11
+    resident = max(1, min(8 * sms, sms * columns // BLOCK))
+    return triton.cdiv(n_rows, triton.cdiv(n_rows, resident))
 
 
 def as_rows(x: torch.Tensor) -> torch.Tensor:

@@ -125,8 +125,8 @@ def test_a_missing_barrier_shows(call: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [("mbarrier_init(arrived_1 + 8 * i, 1)", "mbarrier_init(arrived_1, 1)"),
-     ("exchange_partials<8, 32, 128>", "exchange_partials<8, 16, 128>"),
-     ("exchange_partials<8, 32, 128>(scratch_2", "exchange_partials<8, 32, 0>(scratch_1")],
+     ("reduce_cluster<8, 4, 128>", "reduce_cluster<8, 2, 128>"),
+     ("reduce_cluster<8, 4, 128>(scratch_2", "reduce_cluster<8, 4, 128>(scratch_1 - 128")],
 )  # fmt: skip
 def test_a_wrong_exchange_shows(old: str, new: str) -> None:
     """In a loop partial results arrive on mbarriers, each with a part of the scratch."""

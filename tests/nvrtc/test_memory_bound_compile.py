@@ -40,12 +40,14 @@ def norm_of(n: int, dtype: torch.dtype) -> Kernel:
     return norms.norm_forward.compile(*args, grid=(ROWS,))
 
 
-def gradient_of(n: int, dtype: torch.dtype, *, centred: bool = True) -> Kernel:
+def gradient_of(n: int, dtype: torch.dtype, *, centred: bool = True, **options: int) -> Kernel:
     x, w, mean = empty(ROWS, n, dtype=dtype), empty(n, dtype=dtype), empty(ROWS, dtype=F32)
-    parts = empty(264, n, dtype=F32)
     block = tiledsl.next_power_of_2(n)
+    columns = 8192 if block < 4096 else 16384 // dtype.itemsize
+    programs = max(1, 132 * columns // block)
+    parts = empty(programs, n, dtype=F32)
     args = (x, x, x, w, mean, mean, parts, parts, n, n, ROWS, n, centred, block)
-    return norms.norm_backward.compile(*args, grid=(264,))
+    return norms.norm_backward.compile(*args, grid=(programs,), **options)
 
 
 def loss_of(n: int, dtype: torch.dtype) -> Kernel:
@@ -120,13 +122,34 @@ def test_rows_at_odd_addresses_are_read_in_vectors() -> None:
     assert not any("converted" in note for note in kernel.notes)
 
 
-@pytest.mark.parametrize("n", [1024, 8192])
-def test_gradient_of_norm(n: int) -> None:
-    kernel = gradient_of(n, BF16)
+@pytest.mark.parametrize("n", [1024, 4096, 8192, 16384, 32768])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_gradient_of_norm(n: int, dtype: torch.dtype) -> None:
+    """Rows come through shared memory, 16 KB for a CTA; both sums in one exchange."""
+    kernel = gradient_of(n, dtype)
+    assert isinstance(kernel.plan, SinglePlan)
+    row_bytes = n * dtype.itemsize
+    ctas = max(1, row_bytes // 16384)
+    assert (kernel.plan.num_warps, kernel.plan.num_ctas) == (4 if n == 1024 else 16, ctas)
+    assert kernel.plan.min_blocks == (8 if n == 1024 else max(1, 16384 // row_bytes))
     assert kernel.compiled is not None
-    assert kernel.compiled.spill_bytes == 0
-    assert any("loads of the next iteration" in note for note in kernel.notes)
+    assert kernel.compiled.spill_bytes <= FEW_SPILLS
+    assert any("ahead through cp.async" in note for note in kernel.notes)
     assert accesses(kernel) == {*WIDE, "ld.global.b32"}
+    source = kernel.module.source
+    assert source.count("reduce_cluster") == (ctas > 1)
+    assert "prefetch_lanes" not in source
+    assert "cluster_sync" not in source
+
+
+@pytest.mark.parametrize(("stages", "slots"), [(1, 1), (3, 3), (100, 7)])
+def test_rows_ahead_as_asked(stages: int, slots: int) -> None:
+    """`num_stages` is followed as far as shared memory goes."""
+    kernel = gradient_of(8192, BF16, num_stages=stages)
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.plan.num_stages == slots
+    assert any("no more fit" in note for note in kernel.notes) == (stages > slots)
+    assert not any("is ignored" in note for note in kernel.notes)
 
 
 @pytest.mark.parametrize("n", [33333, 50257])
@@ -140,7 +163,7 @@ def test_gradient_of_odd_rows(n: int, dtype: torch.dtype, centred: bool) -> None
     source = kernel.module.source
     loop = source[source.index("for (int row") :]
     assert "store_shifted" in loop
-    assert "load_shifted" in source
+    assert "load_fetched_shifted" in loop
     lies = [note for note in kernel.notes if "is accessed as it lies" in note]
     assert len(lies) == (1 + centred) * (dtype == BF16)
     assert all("norms.py:6" in note for note in lies)  # parts of weight and bias, after the loop

@@ -16,10 +16,12 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import ScalarType
 
 __all__ = [
+    "adds_members",
     "bind_arguments",
     "combine_lambda",
     "element_text",
@@ -31,6 +33,9 @@ __all__ = [
     "return_statement",
     "sync_text",
 ]  # fmt: skip
+
+LEAST_BITS = 32
+"""Of numbers whose sums are those of their own dtype."""
 
 _FUNCTIONS = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "xor": "BitXor", "or": "BitOr",
@@ -104,6 +109,24 @@ def bind_arguments(e: Emission, op: Op, body: Region, count: int) -> None:
     for i, arg in enumerate(body.args):
         name = names[i // count]
         e.bind(arg, name if count == 1 else f"{name}.get<{i % count}>()")
+
+
+def adds_members(body: Region) -> bool:
+    """Whether a combine function adds each member of its first argument to that of the second.
+
+    Narrow floats are not asked for: their sums would be rounded each.
+    """
+    end = body.terminator
+    if not isinstance(end, Yield) or len(body.ops) != 1 + len(end.values):
+        return False
+    count = len(end.values)
+    for a, b, value in zip(body.args[:count], body.args[count:], end.values, strict=True):
+        op = value.defining_op
+        if not isinstance(op, Add) or (op.a, op.b) != (a, b):
+            return False
+        if not isinstance(a.type, ScalarType) or a.type.dtype.bits < LEAST_BITS:
+            return False
+    return True
 
 
 def return_statement(e: Emission, op: Yield) -> str:

@@ -26,7 +26,7 @@ MOST_VALUES = 4
 def exchange_on_mbarriers(graph: TileGraph, role: Role, plan: SmemPlan, top: Builder) -> None:
     """Gives the reductions in loops of a role two mbarriers, where lanes hold one value each.
 
-    top: where the mbarriers are made. Nothing is done with tuples, small elements and absent ones.
+    top: where the mbarriers are made. Nothing is done with small elements and absent ones.
     """
     found = [op for op in role.body.walk() if isinstance(op, Reduce) and _suits(graph, op)]
     if not found:
@@ -57,7 +57,6 @@ def _suits(graph: TileGraph, op: Reduce) -> bool:
         and axes.needs_warps
         and axes.num_lanes == 1
         and axes.result.num_regs <= MOST_VALUES
-        and len(op.inputs) == 1
-        and exchanged_bytes(op.dtypes[0]) in (4, 8)
+        and all(exchanged_bytes(d) in (4, 8) for d in op.dtypes)
         and (bool(op.kind) or not is_padded)
     )

@@ -95,11 +95,11 @@ def _find(loop: While, num_threads: int, room: int) -> Found:
         if isinstance(made, Fetch):
             candidates.append(made)
         else:
-            out.notes.append(f"{_place(load)}: not fetched ahead: {made}")
+            out.notes.append(f"{place_of(load)}: not fetched ahead: {made}")
     for c in sorted(candidates, key=lambda c: not c.again):
         if c.num_bytes > room:
             out.notes.append(
-                f"{_place(c.load)}: not fetched ahead: {c.num_bytes} bytes, {room} are left"
+                f"{place_of(c.load)}: not fetched ahead: {c.num_bytes} bytes, {room} are left"
             )
             continue
         room -= c.num_bytes
@@ -109,17 +109,23 @@ def _find(loop: While, num_threads: int, room: int) -> Found:
     return out
 
 
-def _place(op: Op) -> str:
+def place_of(op: Op) -> str:
+    """Where an op stands in the source."""
     return op.loc.short if op.loc else "?"
+
+
+def obstacle_to_fetching(load: pointer.LoadLanes) -> str:
+    """Why a load cannot come through copies; empty where it can."""
+    if load.hint not in HINTS:
+        return "it asks for a cache operator"
+    width = load.width * load.dtype.bytes
+    return "" if width in COPY_BYTES else f"{width} bytes at once"
 
 
 def _candidate(loop: While, load: pointer.LoadLanes, num_threads: int) -> Fetch | str:
     """How a load is fetched, or why it is not."""
-    if load.hint not in HINTS:
-        return "it asks for a cache operator"
-    width = load.width * load.dtype.bytes
-    if width not in COPY_BYTES:
-        return f"{width} bytes at once"
+    if problem := obstacle_to_fetching(load):
+        return problem
     found = _slice(loop, load)
     if found is None:
         return "its addresses depend on what the program computes"
@@ -181,14 +187,14 @@ def _rewrite(graph: TileGraph, loop: While, fetches: list[Fetch], num_threads: i
     for f in fetches:
         type_ = SmemType((f.num_bytes,), uint8, 0, 0)
         slots.append(before.value(Ring(type_, 1, loc=f.load.loc), f"{f.load.result.name}_ring"))
-        _fetch(before, f, slots[-1], exists, done, num_threads)
+        add_copies(before, f, slots[-1], exists, done, num_threads)
     last = [f for f in fetches if f.again][-1].load
     after = Builder(graph, loop.body, loop.body.ops.index(last) + 1, last.loc)
     inside = after.value(ew.Compare("lt", following, count))
     ahead: dict[Value, Value] = {now: following}
     for f, slot in zip(fetches, slots, strict=True):
         if f.again:
-            _fetch(after, f, slot, inside, ahead, num_threads)
+            add_copies(after, f, slot, inside, ahead, num_threads)
     for i, (f, slot) in enumerate(zip(fetches, slots, strict=True)):
         mapping: dict[Value, Value] = {}
         regions = tuple(clone_region(r, mapping) for r in f.load.regions)
@@ -204,7 +210,7 @@ def _rewrite(graph: TileGraph, loop: While, fetches: list[Fetch], num_threads: i
         graph.replace_op(f.load, new)
 
 
-def _fetch(
+def add_copies(
     b: Builder,
     fetch: Fetch,
     slot: Value,
@@ -212,13 +218,13 @@ def _fetch(
     mapping: dict[Value, Value],
     num_threads: int,
 ) -> None:
-    """Adds the copies for a program; mapping: its values, extended by those that addresses take."""
+    """Adds the copies of a load; mapping: other values, extended by those that addresses take."""
     for op in fetch.slice:
         if op.results[0] not in mapping:
             b.add(clone_op(op, mapping))
     load, inner = fetch.load, dict(mapping)
     body = clone_region(load.body, inner)
-    changed = ("hint", "waits", "num_threads", "filled_slot")
+    changed = ("hint", "waits", "pending", "num_threads", "filled_slot")
     kept = {k: v for k, v in load.attributes.items() if k not in changed}
     inputs = tuple(mapping.get(v, v) for v in load.inputs)
     b.add(

@@ -20,11 +20,13 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import program
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import PrefetchLanes
 from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.slices import scalar_slice
 
 UNCACHED = ("volatile", "cv")
@@ -36,8 +38,11 @@ def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int
 
     programs: how many of the launch are resident from the beginning at least. Only loads whose
     addresses follow from arguments and the program's number are fetched, and only of programs that
-    are numbered along one axis; what all programs load from one place is in L2 anyway.
+    are numbered along one axis; what all programs load from one place is in L2 anyway. Programs
+    that walk over rows start once: theirs cost more than they save.
     """
+    if any(reduces(loop) for loop in graph.find(For)):
+        return 0
     ids: list[program.ProgramId] = graph.find(program.ProgramId)
     if graph.find(mma.Dot) or any(op.axis for op in ids):
         return 0
@@ -79,7 +84,7 @@ def _prefetch(access: Lanes, values: dict[Value, Value], when: Value | None) -> 
     kept = {
         k: v
         for k, v in access.attributes.items()
-        if k not in ("hint", "waits", "num_threads", "filled_slot")
+        if k not in ("hint", "waits", "pending", "num_threads", "filled_slot")
     }
     inputs = tuple(values.get(v, v) for v in access.inputs)
     return PrefetchLanes(inputs=inputs, when=when, body=body, loc=access.loc, **kept)

@@ -27,6 +27,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.row_loops import reduces
 
 AHEAD_BYTES = 64
 """Bytes of a thread that may be on their way for the next iteration: 16 registers."""
@@ -40,8 +41,14 @@ class Candidate:
     slice: tuple[Op, ...]
 
 
-def load_ahead(graph: TileGraph, region: Region, num_threads: int) -> list[str]:
-    """Rewrites the innermost loops under `region`; a line for each, with the reason where not."""
+def load_ahead(
+    graph: TileGraph, region: Region, num_threads: int, *, fetches: bool = False
+) -> list[str]:
+    """Rewrites the innermost loops under `region`; a line for each, with the reason where not.
+
+    fetches: whether tiles come through shared memory where a loop reduces (ws/fetch_loop.py), so
+    that only scalars are loaded ahead there.
+    """
     notes: list[str] = []
     if graph.find(mma.Dot):
         return notes
@@ -51,6 +58,11 @@ def load_ahead(graph: TileGraph, region: Region, num_threads: int) -> list[str]:
             continue
         where = loop.loc.short if loop.loc else "?"
         found = _candidates(loop)
+        if fetches and reduces(loop):
+            found = [c for c in found if not _is_tile(c.load)]
+            if found and not _obstacle_to_order(loop, found):
+                _rewrite(graph, loop, found)
+            continue
         why = _obstacle(loop, found, num_threads)
         if why:
             notes.append(f"{where}: no loads ahead of their iteration: {why}")
@@ -97,8 +109,6 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     """Why the loads of a loop stay where they are; empty where they can move."""
     if not any(_is_tile(c.load) for c in found):
         return "addresses depend on what the loop computes"
-    if not counts_up(loop.step):
-        return "the step may be negative"
     bits = sum(
         c.load.result.type.num_elements * c.load.result.type.dtype.bits
         for c in found
@@ -106,6 +116,13 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     )
     if bits > 8 * AHEAD_BYTES * num_threads:
         return f"{bits // (8 * num_threads)} bytes a thread, {AHEAD_BYTES} are the most"
+    return _obstacle_to_order(loop, found)
+
+
+def _obstacle_to_order(loop: For, found: list[Candidate]) -> str:
+    """Why the loads of a loop may not come before what an iteration does."""
+    if not counts_up(loop.step):
+        return "the step may be negative"
     read = {pointer.origin_of(c.load.pointer) for c in found}
     for op in loop.body.walk():
         if op.effect is Effect.SYNC:

@@ -26,10 +26,13 @@ from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
 from tiledsl.ws.fetch_ahead import fetch_ahead
+from tiledsl.ws.fetch_loop import Space
+from tiledsl.ws.fetch_loop import fetch_loops
 from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
+from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.row_stores import store_rows
 from tiledsl.ws.scratch import SMALL_BYTES
 from tiledsl.ws.scratch import padded_bytes
@@ -69,8 +72,10 @@ def laid_out(
     for exchanges that make accesses better; by default what the program leaves.
     """
     most = MOST_SLOTS if asked is None else asked
-    if not graph.find(mma.Dot) or most < 2:
-        return _attempt(graph, plan, target, 0 if most >= 2 else most, room).laid_out(plan)
+    if not graph.find(mma.Dot):
+        return _attempt(graph, plan, target, asked or 0, room).laid_out(plan)
+    if most < 2:
+        return _attempt(graph, plan, target, most, room).laid_out(plan)
     made = _attempt(graph, plan, target, most, room)
     if made.problem:
         note = f"no rings: {made.problem}"
@@ -115,6 +120,7 @@ def single_layout(
     plan = plan_single(
         graph, num_warps, target, clusters=clusters, persistent=persistent, limits=limits
     )
+    plan = replace(plan, min_blocks=min(plan.min_blocks, _blocks_of(graph, plan, target, grid)))
     made = laid_out(graph, plan, target, asked, grid)
     obstacle = obstacle_to_sharing(made[1]) if plan.num_ctas > 1 else None
     if obstacle is None:
@@ -130,6 +136,13 @@ def single_layout(
     where = obstacle.loc.short if obstacle.loc else "?"
     why = f"{where}: threads of a CTA exchange data, so that no cluster shares a program"
     return out, role, [*notes, why], plan
+
+
+def _blocks_of(graph: TileGraph, plan: SinglePlan, target: Target, grid: tuple[int, ...]) -> int:
+    """CTAs of a grid on an SM, where its programs walk over rows; the most there may be if not."""
+    if not grid or graph.find(mma.Dot) or not any(reduces(loop) for loop in graph.find(For)):
+        return target.max_blocks_per_sm
+    return max(1, -(-prod(grid) * plan.num_ctas // target.num_sms))
 
 
 def copies_suffice(
@@ -200,15 +213,23 @@ def _attempt(
 
 
 def _lay_out(
-    graph: TileGraph, plan: SinglePlan, target: Target, depth: int, room: Room
+    graph: TileGraph,
+    plan: SinglePlan,
+    target: Target,
+    depth: int,
+    room: Room,
+    *,
+    fetches: bool = True,
 ) -> _Attempt:
+    """fetches: whether loops whose warps meet may load through shared memory."""
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes: list[str] = []
     if plan.stays:
         pass
     elif not graph.find(mma.Dot):
-        notes += load_ahead(out, role.body, plan.num_threads * plan.num_ctas)
+        threads = plan.num_threads * plan.num_ctas
+        notes += load_ahead(out, role.body, threads, fetches=fetches)
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
@@ -219,12 +240,20 @@ def _lay_out(
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     except ScheduleError as error:
         problem = error.message
+    space = target.smem_per_sm_bytes // plan.min_blocks - CTA_BYTES
+    space = min(space, target.smem_bytes) - scratch_bytes(role)
+    if fetches and not plan.stays and not graph.find(mma.Dot):
+        found = fetch_loops(out, role.body, Space(plan.num_threads, space, plan.min_blocks, depth))
+        if not found.is_complete:
+            made = _lay_out(graph, plan, target, depth, room, fetches=False)
+            return replace(made, notes=[*found.notes, *made.notes])
+        notes += found.notes
+        depth = found.depth
     if plan.stays:
-        space = target.smem_per_sm_bytes // plan.min_blocks - CTA_BYTES
-        space = min(space, target.smem_bytes) - scratch_bytes(role)
         fetched, why = fetch_ahead(out, role.body, plan.num_threads, space, plan.num_ctas)
         notes += why
         if not fetched:
             made = _lay_out(graph, replace(plan, stays=False), target, depth, room)
             return replace(made, notes=[*why, *made.notes])
+        depth = 0
     return _Attempt(out, role, notes, depth, problem, stays=plan.stays)

@@ -45,6 +45,10 @@ from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import prefetch_first_loads
 from tiledsl.ws.fold_sums import fold_sums
 from tiledsl.ws.memory_order import order_memory
+from tiledsl.ws.row_loops import LOOP_REGISTERS
+from tiledsl.ws.row_loops import held_elements
+from tiledsl.ws.row_loops import parts_of_rows
+from tiledsl.ws.row_loops import resident_blocks
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
@@ -60,9 +64,6 @@ DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 
 FULL_ELEMENTS, MOST_WARPS = 64, 16
 """Elements of a tile for a thread from which on there are more warps, up to so many."""
-LOOP_WARPS, LOOP_ELEMENTS = 32, 24
-"""Warps rather than a cluster where a loop holds tiles, since its CTAs would wait for each other in
-each iteration; and elements of a thread up to which the registers of so many warps suffice."""
 MOST_ELEMENTS = 256
 """Elements of a tile for a thread; a thread has 255 registers, and reductions need only parts."""
 SHARED_ELEMENTS, MOST_SHARED = 32, 64
@@ -168,14 +169,15 @@ def plan_single(
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
         is_row = not num_warps and _rows_fit_eight_warps(graph, warps, limits)
         warps = ROW_WARPS if is_row else warps
-        held = 0 if num_warps else _held(graph)
-        while warps < MOST_WARPS and held > SHARED_ELEMENTS * 32 * warps:
+        held = 0 if num_warps else held_elements(graph)
+        while warps < MOST_WARPS and held > min(LOOP_REGISTERS) * 32 * warps:
             warps *= 2
-        if SHARED_ELEMENTS * 32 * warps < held <= LOOP_ELEMENTS * 32 * LOOP_WARPS:
-            warps = LOOP_WARPS
         plan = SinglePlan(warps)
         if clusters:
             plan = _shared(graph, warps, target, asked=is_row or num_warps is not None)
+        if clusters and warps == MOST_WARPS and not num_warps:
+            parts = parts_of_rows(graph, target.max_cluster)
+            plan = replace(plan, num_ctas=max(plan.num_ctas, parts))
         _check_tiles(graph, plan)
         plan = replace(plan, min_blocks=_min_blocks(graph, plan, target))
         plan = replace(plan, stays=_stays(graph, plan, persistent))
@@ -305,14 +307,19 @@ def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) ->
     reduces: list[Reduce] = graph.find(Reduce)
     tiles = [v.type for op in reduces for v in op.inputs]
     most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
-    most = max(most, _held(graph)) if most else 0
-    most_bytes = min(largest_access_bytes(graph), MOST_BYTES * most)
+    held = held_elements(graph) if most else 0
+    most_bytes = min(largest_access_bytes(graph), MOST_BYTES * max(most, held))
 
     def is_full(threads: int) -> bool:
-        return most > SHARED_ELEMENTS * threads or most_bytes > THREAD_BYTES * threads
+        is_held = most <= SHARED_ELEMENTS * threads and held <= max(LOOP_REGISTERS) * threads
+        return not is_held or most_bytes > THREAD_BYTES * threads
 
     threads = 32 * num_warps
-    if num_warps % 4 or not is_full(threads) or (asked and most <= MOST_SHARED * threads):
+    if (
+        num_warps % 4
+        or not is_full(threads)
+        or (asked and max(most, held) <= MOST_SHARED * threads)
+    ):
         return SinglePlan(num_warps)
     ctas = 1
     while ctas < target.max_cluster and is_full(threads * ctas):
@@ -320,24 +327,9 @@ def _shared(graph: TileGraph, num_warps: int, target: Target, *, asked: bool) ->
     if not asked and is_full(threads * ctas):
         num_warps = min(2 * num_warps, 32)
         # Fewer CTAs wait for each other where the registers of more warps hold the tile.
-        while ctas > 1 and most <= SHARED_ELEMENTS * 32 * num_warps * (ctas // 2):
+        while ctas > 1 and max(most, held) <= SHARED_ELEMENTS * 32 * num_warps * (ctas // 2):
             ctas //= 2
     return SinglePlan(num_warps, ctas)
-
-
-def _held(graph: TileGraph) -> int:
-    """Elements that a loop holds: of its largest tile, and of carried ones of about that size.
-
-    0 where no loop carries such a tile.
-    """
-    found = [0]
-    for loop in graph.find(For):
-        tiles = [r.type for op in loop.body.walk() for r in op.results]
-        most = max((t.num_elements for t in tiles if isinstance(t, TileType)), default=0)
-        carried = [v.type for v in loop.init if isinstance(v.type, TileType)]
-        large = [t.num_elements for t in carried if 2 * t.num_elements > most]
-        found.append(most + sum(large) if large else 0)
-    return max(found)
 
 
 def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
@@ -346,10 +338,12 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     Programs that wait for memory then overlap with others that compute.
     """
     threads = plan.num_threads * plan.num_ctas
+    if places := resident_blocks(graph, plan.num_threads, plan.num_ctas, target):
+        return places
+    loops: list[For] = graph.find(For)
     most = max(_num_elements(graph), default=0)
     if plan.num_warps == ROW_WARPS and CROWDED_ELEMENTS * threads < most <= MOST_SHARED * threads:
-        return WIDE_BLOCKS if plan.num_ctas == 1 and not graph.find(For) else 1
-    loops: list[For] = graph.find(For)
+        return WIDE_BLOCKS if plan.num_ctas == 1 and not loops else 1
     carried = [v.type for op in loops for v in op.init]
     most += sum(t.num_elements for t in carried if isinstance(t, TileType))
     if most > CROWDED_ELEMENTS * threads:

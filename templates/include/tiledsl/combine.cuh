@@ -59,6 +59,13 @@ template <class F, class T> TDSL_FN Maybe<T> for_each_part(F f, Maybe<T> v) {
 // ------------------------------------------------------------------ named functions
 struct Sum {
   template <class T> TDSL_FN T operator()(T a, T b) const { return add_wrap(a, b); }
+  template <class T> TDSL_FN Tuple<T> operator()(Tuple<T> a, Tuple<T> b) const {
+    return Tuple<T>{add_wrap(a.head, b.head)};
+  }
+  template <class T, class U, class... R>
+  TDSL_FN Tuple<T, U, R...> operator()(Tuple<T, U, R...> a, Tuple<T, U, R...> b) const {
+    return Tuple<T, U, R...>{add_wrap(a.head, b.head), (*this)(a.tail, b.tail)};
+  }
 };
 struct Prod {
   template <class T> TDSL_FN T operator()(T a, T b) const { return mul_wrap(a, b); }
@@ -102,6 +109,9 @@ template <> struct commutes<BitOr> { static constexpr bool value = true; };
 template <> struct commutes<BitAnd> { static constexpr bool value = true; };
 template <> struct commutes<ArgMax> { static constexpr bool value = true; };
 template <> struct commutes<ArgMin> { static constexpr bool value = true; };
+// Pairs whose two members, of one type, are each combined by themselves.
+template <class T, class C> struct is_apart { static constexpr bool value = false; };
+template <class T> struct is_apart<Tuple<T, T>, Sum> { static constexpr bool value = true; };
 
 // ------------------------------------------------------------------ lanes
 // The value of another lane: scalars under 32 bits travel as i32. Warp, converged. ISA: shfl.sync.
@@ -121,29 +131,36 @@ template <class T> TDSL_FN T value_idx(T v, int lane) {
 }
 
 // ------------------------------------------------------------------ shared memory
-// COUNT values in shared memory at `addr`, for CLUSTER in that of any block of the cluster; members of a tuple in areas of their own that begin at multiples of 8 bytes.
+// COUNT values in shared memory at `addr`, for CLUSTER in that of any block of the cluster; members of a tuple in areas
+// of their own that begin at multiples of 8 bytes. put_async completes on an mbarrier, with VALUE_BYTES bytes a value.
 template <class T, int COUNT, bool CLUSTER = false> struct SharedValues {
-  static constexpr int BYTES = (COUNT * (int)sizeof(T) + 7) / 8 * 8;
+  static constexpr int BYTES = (COUNT * (int)sizeof(T) + 7) / 8 * 8, VALUE_BYTES = sizeof(T);
   static TDSL_FN void put(u32 addr, int i, T v) {
     if constexpr (CLUSTER) st_shared_cluster<T>(addr + i * sizeof(T), v);
     else st_shared<T>(addr + i * sizeof(T), v);
   }
+  static TDSL_FN void put_async(u32 addr, u32 bar, int i, T v) { st_async(addr + i * sizeof(T), bar, v); }
   static TDSL_FN T get(u32 addr, int i) { return ld_shared<T>(addr + i * sizeof(T)); }
 };
 template <class T, int COUNT, bool CLUSTER> struct SharedValues<Tuple<T>, COUNT, CLUSTER> {
   using Head = SharedValues<T, COUNT, CLUSTER>;
-  static constexpr int BYTES = Head::BYTES;
+  static constexpr int BYTES = Head::BYTES, VALUE_BYTES = Head::VALUE_BYTES;
   static TDSL_FN void put(u32 addr, int i, Tuple<T> v) { Head::put(addr, i, v.head); }
+  static TDSL_FN void put_async(u32 addr, u32 bar, int i, Tuple<T> v) { Head::put_async(addr, bar, i, v.head); }
   static TDSL_FN Tuple<T> get(u32 addr, int i) { return Tuple<T>{Head::get(addr, i)}; }
 };
 template <class T, class U, class... R, int COUNT, bool CLUSTER>
 struct SharedValues<Tuple<T, U, R...>, COUNT, CLUSTER> {
   using Head = SharedValues<T, COUNT, CLUSTER>;
   using Tail = SharedValues<Tuple<U, R...>, COUNT, CLUSTER>;
-  static constexpr int BYTES = Head::BYTES + Tail::BYTES;
+  static constexpr int BYTES = Head::BYTES + Tail::BYTES, VALUE_BYTES = Head::VALUE_BYTES + Tail::VALUE_BYTES;
   static TDSL_FN void put(u32 addr, int i, Tuple<T, U, R...> v) {
     Head::put(addr, i, v.head);
     Tail::put(addr + Head::BYTES, i, v.tail);
+  }
+  static TDSL_FN void put_async(u32 addr, u32 bar, int i, Tuple<T, U, R...> v) {
+    Head::put_async(addr, bar, i, v.head);
+    Tail::put_async(addr + Head::BYTES, bar, i, v.tail);
   }
   static TDSL_FN Tuple<T, U, R...> get(u32 addr, int i) {
     return Tuple<T, U, R...>{Head::get(addr, i), Tail::get(addr + Head::BYTES, i)};

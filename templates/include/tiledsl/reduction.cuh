@@ -71,9 +71,24 @@ template <int COUNT, int N, class At> TDSL_FN void reduce_max_by_three(float (&o
 #pragma unroll
   for (int o = 0; o < N; ++o) out[o] = __int_as_float(x[o]);
 }
+// Both members of a pair over the lanes as in reduce_lanes: half of them combine one, half the other. Warp, converged.
+template <int STRIDE, int SIZE, class T, class C> TDSL_FN void reduce_apart(Tuple<T, T>& x, C combine) {
+  const bool second = lane_id() & STRIDE;
+  const T given = part_xor(second ? x.head : x.tail.head, STRIDE);
+  T mine = combine(second ? x.tail.head : x.head, given);
+#pragma unroll
+  for (int mask = 2 * STRIDE; mask < STRIDE * SIZE; mask *= 2) mine = combine(mine, part_xor(mine, mask));
+  const T other = part_xor(mine, STRIDE);
+  x = Tuple<T, T>{second ? other : mine, Tuple<T>{second ? mine : other}};
+}
 // x[o] combined over the lanes that differ in digit `lane / STRIDE % SIZE`, both powers of two. Warp, converged.
 template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine) {
   static_assert((STRIDE & (STRIDE - 1)) == 0 && (SIZE & (SIZE - 1)) == 0, "digits of lanes are powers of two");
+  if constexpr (is_apart<T, C>::value && SIZE >= 8) {
+#pragma unroll
+    for (int o = 0; o < N; ++o) reduce_apart<STRIDE, SIZE>(x[o], combine);
+    return;
+  }
 #pragma unroll
   for (int mask = STRIDE; mask < STRIDE * SIZE; mask *= 2) {
     const bool swap = lane_id() & mask;
@@ -106,18 +121,19 @@ TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane)
     for (int o = 0; o < N; ++o) Values::put(there, (o * WARPS + warp) * LANES + lane, x[o]);
   }
 }
-// As put_partials_cluster for scalars that all lanes hold, without a barrier of the cluster: the stores complete on an
+// As put_partials_cluster for values that all lanes hold, without a barrier of the cluster: the stores complete on an
 // mbarrier of each block, one of two that the exchanges of a loop use in turn, each with a part of BYTES bytes. Returns
 // the part, where everything has arrived. A block overwrites a part two exchanges later, when the one between has told
 // that all warps have read it. Warps converged, all threads of the cluster. ISA: st.async, mbarrier.
 template <int CTAS, int WARPS, int BYTES, class T, int N>
 TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)[N], u32 warp) {
+  using Values = SharedValues<T, WARPS * N, true>;
   const u32 part = addr + c.slot * BYTES, bar = barriers + 8 * c.slot;
-  if (threadIdx.x == 0) mbarrier_expect_tx(bar, N * WARPS * sizeof(T));
+  if (threadIdx.x == 0) mbarrier_expect_tx(bar, N * WARPS * Values::VALUE_BYTES);
   if (lane_id() < CTAS) {
     const u32 there = mapa(part, lane_id()), done = mapa(bar, lane_id());
 #pragma unroll
-    for (int o = 0; o < N; ++o) st_async(there + (o * WARPS + warp) * sizeof(T), done, x[o]);
+    for (int o = 0; o < N; ++o) Values::put_async(there, done, o * WARPS + warp, x[o]);
   }
   mbarrier_wait_cluster(bar, c.parity);
   c.next();
@@ -126,6 +142,13 @@ TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)
 // x[o] = the partial results of warps from(0) .. from(COUNT - 1), combined in this order. After a barrier. Thread.
 template <int COUNT, int WARPS, int LANES, class T, int N, class From, class C>
 TDSL_FN void reduce_partials(u32 addr, T (&x)[N], u32 lane, From from, C combine) {
+  if constexpr (LANES == 1 && COUNT == 16 && is_apart<T, C>::value) {  // fewer shuffles than loads
+    const int k = (int)lane_id() % COUNT;
+#pragma unroll
+    for (int o = 0; o < N; ++o) x[o] = SharedValues<T, WARPS * N>::get(addr, o * WARPS + from(k));
+    reduce_lanes<1, COUNT>(x, combine);
+    return;
+  }
   if constexpr (LANES == 1 && COUNT % 32 == 0) {  // many warps: each lane takes its part
     constexpr int PART = COUNT / 32;
     const int first = (int)lane_id() * PART;
@@ -145,6 +168,45 @@ TDSL_FN void reduce_partials(u32 addr, T (&x)[N], u32 lane, From from, C combine
         },
         combine);
   }
+}
+// x[o] = values 0 .. COUNT - 1 of the o-th group in shared memory, combined in this order. Lanes take them apart: held by
+// one thread they would cost the kernel as many registers. Pairs would take more shuffles than that. Warp, converged.
+template <int COUNT, class VALUES, class T, int N, class C> TDSL_FN void combine_shared(u32 addr, T (&x)[N], C combine) {
+  if constexpr (is_apart<T, C>::value) {
+#pragma unroll
+    for (int o = 0; o < N; ++o) {
+      x[o] = combine_tree<0, COUNT>([&](int k) { return VALUES::get(addr, o * COUNT + k); }, combine);
+    }
+  } else {
+#pragma unroll
+    for (int o = 0; o < N; ++o) x[o] = VALUES::get(addr, o * COUNT + (int)lane_id() % COUNT);
+    reduce_lanes<1, COUNT>(x, combine);
+  }
+}
+// x[o] combined over all warps of a cluster of CTAS blocks with WARPS warps each, whose lanes hold one value: first in
+// each block, then one message from block to block, as by exchange_partials. What arrives costs an SM some ten clocks a
+// message. Warps converged, all threads of the cluster. ISA: bar.sync, st.async, mbarrier.
+template <int CTAS, int WARPS, int BYTES, class T, int N, class C>
+TDSL_FN void reduce_cluster(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32 warp, C combine) {
+  using Own = SharedValues<T, WARPS * N>;
+  using All = SharedValues<T, CTAS * N, true>;
+  static_assert(Own::BYTES + All::BYTES <= BYTES, "both lie in a part");
+  const u32 own = addr + c.slot * BYTES, all = own + Own::BYTES, bar = barriers + 8 * c.slot;
+  const u32 rank = warp / WARPS;
+  put_partials<WARPS, 1>(own, x, warp % WARPS, 0);
+  block_sync();
+  if (warp % WARPS == 0) {
+    if (lane_id() == 0) mbarrier_expect_tx(bar, N * CTAS * All::VALUE_BYTES);
+    combine_shared<WARPS, Own>(own, x, combine);
+    if (lane_id() < CTAS) {
+      const u32 there = mapa(all, lane_id()), done = mapa(bar, lane_id());
+#pragma unroll
+      for (int o = 0; o < N; ++o) All::put_async(there, done, o * CTAS + rank, x[o]);
+    }
+  }
+  mbarrier_wait_cluster(bar, c.parity);
+  c.next();
+  combine_shared<CTAS, All>(all, x, combine);
 }
 
 }  // namespace tdsl

@@ -233,7 +233,7 @@ def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
     """`load_lanes<8, 4, Load>(x_1, at_1);`."""
     at = e.names.fresh("at")
     name = e.name(op.result)
-    before = "cp_async_wait<0>();" if op.waits else ""
+    before = f"cp_async_wait<{op.pending}>();" if op.waits else ""
     if op.slot is not None:
         call = _fetched(op, e, name, at)
     elif op.shifted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.codegen.combining import adds_members
 from tiledsl.codegen.combining import bind_arguments
 from tiledsl.codegen.combining import combine_lambda
 from tiledsl.codegen.combining import element_text
@@ -30,6 +31,9 @@ from tiledsl.ir.ops import control
 from tiledsl.ir.ops import reduce as ops
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
+
+FEW_MESSAGES = 0
+"""Partial results that all warps of a cluster tell every CTA; of more, CTAs add up theirs first."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,8 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
     plan = AxisPlan(e.layout(types[0]), op.axes)
     part = part_type(dtypes)
     before = ""
-    if op.kind:
-        function = function_name(op.kind)
+    if op.kind or adds_members(op.body):
+        function = function_name(op.kind or "sum")
     else:
         function = e.names.fresh("combine")
         before = combine_lambda(e, op, function, part, body)
@@ -203,6 +207,10 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
     if op.barriers is not None and op.cursor is not None:
         form = f"{e.place.num_ctas}, {plan.layout.num_warps}, {op.scratch_bytes() // 2}"
         ring = f"{e.text(op.barriers)}, {e.text(op.cursor)}"
+        all_warps = source == "k" and count == plan.layout.num_warps
+        if all_warps and count > e.place.num_ctas and count * len(op.inputs) > FEW_MESSAGES:
+            form = f"{e.place.num_ctas}, {count // e.place.num_ctas}, {op.scratch_bytes() // 2}"
+            return f"reduce_cluster<{form}>({at}, {ring}, {name}, warp, {function});"
         found = e.names.fresh("arrived")
         return (
             f"const u32 {found} = exchange_partials<{form}>({at}, {ring}, {name}, warp);\n"

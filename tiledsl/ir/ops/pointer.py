@@ -251,12 +251,13 @@ class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.
     """`pointer.load` of a tile, with the computation of its addresses and mask.
 
     slot: shared memory where each of `num_threads` threads finds what its `pointer.fetch_lanes`
-    brought, if any. waits: for all that the thread has fetched. filled_slot: the fillings of what
-    the mask keeps out lie there too.
+    brought, if any. waits: for all that the thread has fetched but the latest `pending` groups.
+    filled_slot: the fillings of what the mask keeps out lie there too.
     """
 
     slot: Value | None = operand(default=None, kw_only=True)
     waits: bool = attribute(default=False)
+    pending: int = attribute(default=0)
     num_threads: int = attribute(default=0)
     filled_slot: bool = attribute(default=False)
     body: Region = region(factory=Region)

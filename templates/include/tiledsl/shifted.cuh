@@ -177,7 +177,6 @@ TDSL_FN void load_pieces(X& x, int first, F at, u32 same, L load) {
   });
   if constexpr (!OFFSETS::SAME) put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
   else with_word(same, [&](auto q) { put_cut<q.value, V, T>(x, first, lo, hi, same, at); });
-  fill_cut<COUNT, V, MASK>(x, first, at);
 }
 // Whether the mask holds for all that a warp holds. The full warp, converged. ISA: vote.sync.
 template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
@@ -187,6 +186,8 @@ template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
   return warp_all(all);
 }
 constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
+constexpr int FEW = 2;    // the same where what the thread holds fills its registers
+constexpr int FULL = 96;  // registers
 
 // N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element, AHEAD vectors at once.
 // load(cell, v, k, address, in): reads piece k of vector v. The full warp, converged.
@@ -197,6 +198,7 @@ TDSL_FN void read_shifted(X& x, F at, L load) {
 #pragma unroll
   for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS>(x, v * V, at, same, load);
   if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS>(x, WHOLE * V, at, same, load);
+  fill_cut<N / V, V, MASK>(x, 0, at);
 }
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
@@ -215,7 +217,7 @@ template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> T
       return;
     }
   }
-  read_shifted<N, V, AHEAD, MASK, OFFSETS>(x, at, [](Cell<16>& c, int v, int k, u64 p, bool in) { LD::load_if(c, p, in); });
+  read_shifted<N, V, (N > FULL ? FEW : AHEAD), MASK, OFFSETS>(x, at, [](Cell<16>& c, int v, int k, u64 p, bool in) { LD::load_if(c, p, in); });
 }
 // Where a thread finds piece k of vector v that was fetched. Chained: piece 1 is piece 0 of the next lane, that of the
 // last lane and vector lies behind all; else a vector has two places. `own`: the thread's first place.

@@ -49,6 +49,7 @@ from tiledsl.ws.row_loops import LOOP_REGISTERS
 from tiledsl.ws.row_loops import held_elements
 from tiledsl.ws.row_loops import parts_of_rows
 from tiledsl.ws.row_loops import resident_blocks
+from tiledsl.ws.row_loops import row_loops
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
@@ -170,7 +171,8 @@ def plan_single(
         is_row = not num_warps and _rows_fit_eight_warps(graph, warps, limits)
         warps = ROW_WARPS if is_row else warps
         held = 0 if num_warps else held_elements(graph)
-        while warps < MOST_WARPS and held > min(LOOP_REGISTERS) * 32 * warps:
+        most = min(LOOP_REGISTERS) if row_loops(graph) else SHARED_ELEMENTS
+        while warps < MOST_WARPS and held > most * 32 * warps:
             warps *= 2
         plan = SinglePlan(warps)
         if clusters:

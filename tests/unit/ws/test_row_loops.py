@@ -101,3 +101,12 @@ def test_loops_that_reduce_nothing() -> None:
 )
 def test_slots(space: Space, slots: int) -> None:
     assert space.depth(32768) == slots
+
+
+@pytest.mark.parametrize(("n", "warps"), [(4096, 8), (8192, 16)])
+def test_warps_of_loops_that_reduce_nothing(n: int, warps: int) -> None:
+    """Their warps do not meet, and few wide loads of each are faster: 16 elements of a tile."""
+    x = torch.empty(8, n)
+    kernel = compiled(column_sums, [x, torch.empty(8, n), 8, n, n], grid=(SMS, 1, 1))[0]
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.plan.num_warps == warps

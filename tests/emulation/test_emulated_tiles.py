@@ -98,3 +98,21 @@ def test_rows_at_odd_addresses_are_stored_in_pieces(
     assert torch.equal(y, x.t())
     assert (memory[:3] == -1).all()
     assert (memory[3 + M * N :] == -1).all()
+
+
+@tiledsl.jit
+def turned_below(x: tl.Tensor, y: tl.Tensor, r, i):
+    y.store((r, i), tl.trans(x.load((0, 0), (32, 64))))
+
+
+def test_arguments_may_be_called_as_the_row_is() -> None:
+    """The text that finds a row must not hide them."""
+    x, y = torch.rand(32, 64).to(torch.bfloat16), torch.full((67, 37), -1.0, dtype=torch.bfloat16)
+    case = Case("turned_below", turned_below, (x, y, 3, 5), (1,), {}, (1, 1, 1))
+    module = emitted(case)
+    assert "store_rows<" in module.source
+    arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y"), "r": 3, "i": 5}
+    emulate.run(module, arrays, case.grid)
+    assert torch.equal(y[3:, 5:], x.t())
+    assert (y[:3] == -1).all()
+    assert (y[:, :5] == -1).all()

@@ -39,7 +39,7 @@ class RowsContext:
 
 @emits("memory.store_rows")
 def store_rows(op: StoreRows, e: Emission) -> RowsContext:
-    """`store_rows<bf16, 128, 64, 256, BlockStore>(scratch_1, ..., [&](int r) { ... });`."""
+    """`store_rows<bf16, 128, 64, 256, BlockStore>(scratch_1, ..., [&](int i) { ... });`."""
     source = tile_type(op.value, "store_rows")
     type_, scratch = source.with_layout(op.layout), scratch_of(op, e)
     name, sync = e.names.fresh("x"), sync_text(e, op.barrier)
@@ -73,7 +73,7 @@ def _rows(op: StoreRows, scratch: str, e: Emission) -> str:
     inside: list[str] = []
     for d, offset in enumerate(op.offsets):
         at = e.atom(offset)
-        at = add("" if at == "0" else at, "r") if d == line else at
+        at = add("" if at == "0" else at, "i") if d == line else at
         if d != inner:
             places.append(f"({at}) * {e.params.stride(op.tensor, d)}")
             inside.append(f"inside({at}, {e.params.shape(op.tensor, d)})")
@@ -86,5 +86,5 @@ def _rows(op: StoreRows, scratch: str, e: Emission) -> str:
     ends = f"-(i64){start}, {e.params.shape(op.tensor, inner)} - {start}"
     return (
         f"store_rows<{form}, {threads}, BlockStore>({scratch}, {thread_index(e)}, {ends},\n"
-        f"    [&](int r) {{ return MaskedLane<{element}>{{{lane}}}; }});"
+        f"    [&](int i) {{ return MaskedLane<{element}>{{{lane}}}; }});"
     )

@@ -116,3 +116,22 @@ def test_arguments_may_be_called_as_the_row_is() -> None:
     assert torch.equal(y[3:, 5:], x.t())
     assert (y[:3] == -1).all()
     assert (y[:, :5] == -1).all()
+
+
+@tiledsl.jit
+def copied_rows(x: tl.Tensor, y: tl.Tensor, place):
+    at = tl.load(place)
+    y.store((at, 0), x.load((at, 0), (16, 64)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int64], ids=str)
+def test_rows_may_be_counted_in_few_bits(dtype: torch.dtype) -> None:
+    """The tensor's end is compared with them, and needs more."""
+    x = torch.rand(40192, 64)
+    y, place = torch.zeros_like(x), torch.tensor([3], dtype=dtype)
+    case = Case("copied_rows", copied_rows, (x, y, place), (1,), {}, (1, 1, 1))
+    arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y"), "place": numpy_view(place, "place")}
+    emulate.run(emitted(case), arrays, case.grid)
+    assert torch.equal(y[3:19], x[3:19])
+    assert not y[:3].any()
+    assert not y[19:].any()

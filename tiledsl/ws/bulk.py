@@ -12,6 +12,7 @@ the launch ends with an illegal instruction, not with wrong numbers.
 
 from __future__ import annotations
 
+from tiledsl.dtypes import int32
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.builder import Builder
@@ -125,9 +126,13 @@ def cut_stores(graph: TileGraph) -> None:
         assert op.parent is not None
         b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
         end = b.value(Shape(op.tensor, dim))
-        wanted = op.offsets[dim].type
-        if isinstance(wanted, ScalarType) and end.type != wanted:
+        places = list(op.offsets)
+        wanted = places[dim].type
+        assert isinstance(wanted, ScalarType)
+        if wanted.dtype.bits < int32.bits:  # which cannot hold the end
+            places[dim] = b.value(Cast(places[dim], int32))
+        elif end.type != wanted:
             end = b.value(Cast(end, wanted.dtype))
         block, squeeze = op.block_shape, op.squeeze
-        new = Store(op.tensor, op.offsets, op.value, block, squeeze, end, dim, loc=op.loc)
+        new = Store(op.tensor, tuple(places), op.value, block, squeeze, end, dim, loc=op.loc)
         graph.replace_op(op, new)

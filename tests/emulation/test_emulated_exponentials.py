@@ -80,3 +80,24 @@ def test_quotients() -> None:
     assert torch.equal(y.isnan(), exact.isnan())
     small = ~normal & ~exact.isnan()
     assert (y[small] - exact[small]).abs().max() <= 2.0**-126
+
+
+@tiledsl.jit
+def shares(x, y, large, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    power = tl.exp(tl.load(x + at).to(tl.float32))
+    tl.store(y + at, power / (1 + power))
+    tl.store(large + at, tl.load(large + at).to(tl.float32) / (1 + power))
+
+
+def test_quotients_of_16_bits() -> None:
+    """Reciprocals of divisors beyond 2**126 are not normal; what they divide may be as large."""
+    x = torch.cat((torch.linspace(-100, 88.7, BLOCK - 2), torch.tensor([88.0, 88.0])))
+    x, y = x.bfloat16(), torch.empty(BLOCK, dtype=torch.bfloat16)
+    large = torch.full_like(y, 2e38)
+    large[-1] = float("inf")
+    power = x.double().exp()
+    exact, quotient = power / (1 + power), large.double() / (1 + power)
+    assert "div_normal" in run(shares, [x, y, large, BLOCK])
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8 * 1.01, atol=2.0**-126)
+    torch.testing.assert_close(large.double(), quotient, rtol=2**-8 * 1.01, atol=0)

@@ -98,8 +98,8 @@ TDSL_FN float div_full(float x, float y) {
   const float scale = size > 0x1p126f ? 0.25f : size < 0x1p-126f ? 0x1p24f : 1.0f;
   return x * scale * rcp_approx(y * scale);
 }
-// x / y of a normal y > 0, 2 ulp; 0 where y > 2^126. ISA: rcp.
-TDSL_FN float div_normal(float x, float y) { return x * rcp_approx(y); }
+// x / y of y >= 1, 2 ulp of a normal result: of y up to 2^128 a quarter has a normal reciprocal. ISA: rcp.
+TDSL_FN float div_normal(float x, float y) { return x * 0.25f * rcp_approx(y * 0.25f); }
 // 1 / y, 2 ulp over the full range, as one instruction: the steps of div_full wander to where y is made, and slots and
 // descriptors of the loops around leave the uniform registers (16 moves before a chain of wgmmas). Thread. ISA: div.
 TDSL_FN float reciprocal(float y) {

@@ -120,7 +120,7 @@ class Mul(Binary, opcode="elementwise.mul"):
 class Div(Binary, opcode="elementwise.div"):
     """a / b on floats, 2 ulp in f32 (`div_rn` is correctly rounded), correctly rounded in f64.
 
-    fast: b is at least the smallest normal number of f32; beyond 2**126 the result may be 0.
+    fast: b is at least 1; results below the normal numbers of f32 may be 0.
     """
 
     allowed = ("float",)

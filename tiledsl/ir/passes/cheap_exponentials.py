@@ -26,15 +26,13 @@ _SHAPES = tile.Broadcast | tile.ExpandDims | tile.Splat
 _KEEPING = _SHAPES | ew.Mul | ew.Div | ew.Select
 """Ops whose result is off by as many parts as their operands together."""
 _ROUNDED_BITS = 16
-_SMALLEST_NORMAL = 2.0**-126
 
 
 @register_pass("cheap-exponentials", consumes=Level.TILE, produces=Level.TILE)
 def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     """Marks f32 exponentials `fast` where only 16 bits are kept, else `nonpositive` where they are.
 
-    Quotients of which 16 bits are kept are `fast` where the divisor is at least the smallest normal
-    number.
+    Quotients of which 16 bits are kept are `fast` where the divisor is at least 1.
 
     `ex2.approx.ftz` after a multiplication by log2(e) is off by 2 ulp and by 1e-7 of its argument's
     size, at most 1e-5 before the result is 0 or infinite: nothing next to the rounding to bf16 or
@@ -44,7 +42,7 @@ def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     changes = 0
     for op in list(graph.walk()):
         if isinstance(op, ew.Div) and not op.fast and _dtype(op.result) == float32:
-            if _is_normal(op.b) and _is_rounded(graph, op.result):
+            if _is_at_least_one(op.b) and _is_rounded(graph, op.result):
                 graph.replace_op(op, op.rebuild({}, fast=True))
                 changes += 1
             continue
@@ -106,14 +104,14 @@ def _is_nonnegative(value: Value) -> bool:
             return False
 
 
-def _is_normal(value: Value) -> bool:
-    """Whether all elements are at least the smallest normal number of f32, or NaN."""
+def _is_at_least_one(value: Value) -> bool:
+    """Whether all elements are at least 1, or NaN."""
     match op := _unshaped(value).defining_op:
         case ew.Constant():
-            return op.value >= _SMALLEST_NORMAL
+            return op.value >= 1
         case ew.Add():
             pairs = ((op.a, op.b), (op.b, op.a))
-            return any(_is_normal(x) and _is_nonnegative(y) for x, y in pairs)
+            return any(_is_at_least_one(x) and _is_nonnegative(y) for x, y in pairs)
         case _:
             return False
 

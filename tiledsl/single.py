@@ -12,6 +12,7 @@ from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.graph import TileGraph
+from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
-    """The single-role kernel; while its registers spill, ones with fewer CTAs on an SM."""
+    """The single-role kernel; while its registers spill, ones with fewer CTAs on an SM.
+
+    Then one with more warps, where there are dots; the one before again where it is no better.
+    """
     limits = Limits()
     made = single(request, ranking.graph, ranking.declined, limits)
     yield made
@@ -37,7 +41,34 @@ def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
         yield made
     if made.rejected and isinstance(made.plan, SinglePlan) and made.plan.num_stages >= FLIGHT_SLOTS:
         most = FLIGHT_SLOTS - 1
-        yield single(request, ranking.graph, ranking.declined, limits, most_slots=most)
+        made = single(request, ranking.graph, ranking.declined, limits, most_slots=most)
+        yield made
+    if made.rejected and isinstance(made.plan, SinglePlan) and made.plan.may_grow:
+        yield from _grown(request, ranking, limits, made)
+
+
+def _grown(request: Request, ranking: Ranking, limits: Limits, made: Kernel) -> Iterator[Kernel]:
+    """A rejected kernel with twice the warps; then the better one of both, as the last one."""
+    assert isinstance(made.plan, SinglePlan)
+    warps = 2 * made.plan.num_warps
+    best = made
+    try:
+        limits = replace(limits, warps=warps)
+        grown = single(request, ranking.graph, ranking.declined, limits)
+        grown.plan = replace(grown.plan, may_grow=True)
+        yield grown
+        best = min(made, grown, key=_fault)
+    except ResourceError as error:
+        made.notes.append(f"{warps} warps: {error.message}")
+    best.plan = replace(best.plan, may_grow=False)
+    yield best
+
+
+def _fault(made: Kernel) -> tuple[bool, int]:
+    """What is wrong with a kernel, as far as it is compiled: moved accumulators, spilled bytes."""
+    if made.compiled is None:
+        return False, 0
+    return bool(moved_accumulators(made.compiled.notes)), made.compiled.spill_bytes
 
 
 def single(

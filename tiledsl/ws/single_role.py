@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import field
 from dataclasses import replace
 from math import prod
 
@@ -93,12 +94,13 @@ class Limits:
 
     blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
     than SHARED_ELEMENTS of a row. roomy: whether the warps of dots make room for all that loops
-    carry around them.
+    carry around them. warps: of dots, at least.
     """
 
     blocks: int = 1 << 10
     wide: bool = True
     roomy: bool = True
+    warps: int = 0
 
     def after(self, plan: SinglePlan) -> Limits:
         """What is tried after a plan whose registers spill."""
@@ -119,6 +121,7 @@ class SinglePlan:
     num_stages: slots of the rings that copies fill, 0 where there are none.
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
+    may_grow: where more warps may hold what the registers of these do not.
     """
 
     num_warps: int = 4
@@ -127,6 +130,7 @@ class SinglePlan:
     num_stages: int = 0
     pdl: bool = True
     stays: bool = False
+    may_grow: bool = field(default=False, compare=False)
 
     @property
     def num_threads(self) -> int:
@@ -136,9 +140,11 @@ class SinglePlan:
         """Whether another kernel of a single role would be no better.
 
         Fewer CTAs on an SM take more registers than spill; where accumulators are moved under a
-        wgmma, rings of fewer slots leave no product in flight.
+        wgmma, rings of fewer slots leave no product in flight, and more warps have fewer each.
         """
         if are_moved and self.num_stages >= FLIGHT_SLOTS:
+            return False
+        if self.may_grow and (are_moved or spill_bytes > FEW_SPILLS_BYTES):
             return False
         return self.min_blocks == 1 or spill_bytes <= FEW_SPILLS_BYTES
 
@@ -188,7 +194,9 @@ def plan_single(
         elif num_warps is None and persistent is not False:
             plan = _more_warps(graph, plan, target)
         return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
-    return _for_dots(dots, num_warps, limits)
+    plan = _for_dots(dots, num_warps or limits.warps or None, limits)
+    may_grow = not num_warps and not limits.warps and plan.num_warps < 4 * max(DOT_REGISTERS)
+    return replace(plan, may_grow=may_grow)
 
 
 def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> SinglePlan:

@@ -132,6 +132,10 @@ TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16
     put_cell<V, T>(x, i, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(i).p % PIECE : off));
   }
 }
+constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
+constexpr int FEW = 2;    // the same where what the thread holds fills its registers
+constexpr int FULL = 96;  // registers
+
 // visit(v, k, address, in) for both pieces k of COUNT vectors v from register `first` on; `in` says what is needed.
 template <int COUNT, int V, class MASK, class OFFSETS, class F, class G>
 TDSL_FN void each_piece(int first, F at, u32 same, G visit) {
@@ -177,6 +181,7 @@ TDSL_FN void load_pieces(X& x, int first, F at, u32 same, L load) {
   });
   if constexpr (!OFFSETS::SAME) put_cut<ANY_WORD, V, T>(x, first, lo, hi, 0, at);
   else with_word(same, [&](auto q) { put_cut<q.value, V, T>(x, first, lo, hi, same, at); });
+  if constexpr (COUNT <= FEW || sizeof(T) > 4) fill_cut<COUNT, V, MASK>(x, first, at);
 }
 // Whether the mask holds for all that a warp holds. The full warp, converged. ISA: vote.sync.
 template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
@@ -185,9 +190,6 @@ template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
   for (int i = 0; i < N; i += V) all &= MASK::template of<V>(at, i).all();
   return warp_all(all);
 }
-constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
-constexpr int FEW = 2;    // the same where what the thread holds fills its registers
-constexpr int FULL = 96;  // registers
 
 // N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element, AHEAD vectors at once.
 // load(cell, v, k, address, in): reads piece k of vector v. The full warp, converged.
@@ -198,7 +200,9 @@ TDSL_FN void read_shifted(X& x, F at, L load) {
 #pragma unroll
   for (int v = 0; v < WHOLE; v += AHEAD) load_pieces<AHEAD, V, MASK, OFFSETS>(x, v * V, at, same, load);
   if constexpr (REST > 0) load_pieces<REST, V, MASK, OFFSETS>(x, WHOLE * V, at, same, load);
-  fill_cut<N / V, V, MASK>(x, 0, at);
+  if constexpr (sizeof(get_raw(x, 0)) > 4) return;
+  if constexpr (AHEAD > FEW) fill_cut<WHOLE, V, MASK>(x, 0, at);
+  if constexpr (REST > FEW) fill_cut<REST, V, MASK>(x, WHOLE * V, at);
 }
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {

@@ -35,9 +35,16 @@ def next_row(x: tl.Tensor):
     x.store((row + 1, 0), x.load((row, 0), (1, 64)))
 
 
+@tiledsl.jit
+def narrow(x: tl.Tensor):
+    """Rows apart by 264, and by 8 where 8 bits count them."""
+    row = tl.program_id(0)
+    x.store((row.to(tl.int8), 0), x.load(((row + 264).to(tl.int8), 0), (16, 64)))
+
+
 def text(kernel, *args: object, **constants: object) -> str:
     tensors = [torch.empty(128, 128, device="meta") for _ in range(2)]
-    count = 1 if kernel in (moved, next_row) else 2
+    count = 1 if kernel in (moved, next_row, narrow) else 2
     return kernel.cuda(*tensors[:count], *args, grid=(32,), **constants)
 
 
@@ -53,3 +60,7 @@ def test_a_load_and_a_store_that_lie_apart() -> None:
 
 def test_iterations_of_a_loop_may_meet() -> None:
     assert "_sync();" in text(rows_of_a_loop, 7)
+
+
+def test_numbers_of_few_bits_wrap() -> None:
+    assert "_sync();" in text(narrow)

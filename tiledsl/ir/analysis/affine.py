@@ -181,7 +181,7 @@ def sum_of(value: Value, dims: Dims = ()) -> Sum:
             return _arithmetic(op, dims)
         case ew.Constant():
             return Sum.of([Product(wrap(int(op.value), op.dtype))])
-        case ew.Cast() if _is_signed(op.a) and op.dtype.kind == "int":
+        case ew.Cast() if _is_signed(op.a) and op.dtype.kind == "int" and op.dtype.bits >= 32:
             return sum_of(op.a, dims)
         case Hint():
             return sum_of(op.a, dims)

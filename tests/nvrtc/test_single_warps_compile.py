@@ -1,0 +1,47 @@
+"""Single-role kernels of which ptxas moves accumulators take more warps, not the warning."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tiledsl.ws.single_role import SinglePlan
+
+pytestmark = pytest.mark.nvrtc
+
+
+# fmt: off
+@tiledsl.jit
+def plain_attention(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, scale: tl.float32,
+                    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    h, m = tl.program_id(1), tl.program_id(0) * BM
+    x = q.load((h, m, 0), (BM, D))
+    top = tl.full((BM,), -1e30, tl.float32)
+    total, acc = tl.zeros((BM,), tl.float32), tl.zeros((BM, D), tl.float32)
+    for n in range(0, k.shape[1], BN):
+        s = tl.dot(x, tl.trans(k.load((h, n, 0), (BN, D)))) * scale
+        s = tl.where((n + tl.arange(0, BN) < k.shape[1])[None, :], s, -float("inf"))
+        new = tl.maximum(top, tl.max(s, 1))
+        p, fade = tl.exp(s - new[:, None]), tl.exp(top - new)
+        total, top = total * fade + tl.sum(p, 1), new
+        acc = tl.dot(p.to(v.dtype), v.load((h, n, 0), (BN, D)), acc * fade[:, None])
+    o.store((h, m, 0), acc / total[:, None])
+# fmt: on
+
+
+@pytest.mark.parametrize("D", [40, 72])
+def test_head_dims_that_no_specialised_plan_has(D: int) -> None:
+    x = torch.empty(2, 200, D, dtype=torch.bfloat16, device="meta")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = plain_attention.compile(x, x, x, x, D**-0.5, D, 128, 64, grid=(2, 2))
+    assert isinstance(made.plan, SinglePlan)
+    assert made.plan.num_warps == 8
+    assert made.compiled is not None
+    assert made.compiled.spill_bytes == 0
+    with pytest.warns(UserWarning, match="C7517"):
+        plain_attention.compile(x, x, x, x, D**-0.5, D, 128, 64, grid=(2, 2), num_warps=4)

@@ -19,7 +19,6 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_region
 from tiledsl.ir.op import Effect
-from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
@@ -30,7 +29,6 @@ from tiledsl.ir.ops.pointer_copy import fetched_bytes
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.types import SmemType
-from tiledsl.ir.types import TileType
 from tiledsl.ws.copy_loop import wide
 from tiledsl.ws.fetch_ahead import Fetch
 from tiledsl.ws.fetch_ahead import add_copies
@@ -40,6 +38,7 @@ from tiledsl.ws.fetch_ahead import place_of
 from tiledsl.ws.load_ahead import counts_up
 from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.scratch import requested_bytes
+from tiledsl.ws.slices import slice_of_iteration
 
 FLIGHT_BYTES = 65536
 """Bytes on their way to an SM that hide the time of a load."""
@@ -126,33 +125,13 @@ def _fetches(loop: For, loads: list[pointer.LoadLanes], num_threads: int) -> lis
                 return "the loop may write what it loads"
     out: list[Fetch] = []
     for load in loads:
-        ops = _slice(loop, load)
+        ops = slice_of_iteration(loop, load.inputs, tiles=False)
         if ops is None:
             return f"{place_of(load)}: its addresses depend on what the loop computes"
         if problem := obstacle_to_fetching(load):
             return f"{place_of(load)}: {problem}"
         out.append(Fetch(load, ops, again=True, num_bytes=fetched_bytes(load, num_threads)))
     return out
-
-
-def _slice(loop: For, load: pointer.LoadLanes) -> tuple[Op, ...] | None:
-    """The scalar ops of the body that a load takes; None where one needs what changes otherwise."""
-    needed: set[int] = set()
-    todo = list(load.inputs)
-    while todo:
-        value = todo.pop()
-        op = value.defining_op
-        if isinstance(value.type, TileType):
-            return None
-        if op is None:
-            if value.owner is loop.body and value is not loop.iv:
-                return None
-        elif op.parent is loop.body and op.id not in needed:
-            if op.effect is not Effect.PURE or op.regions:
-                return None
-            needed.add(op.id)
-            todo += op.operands
-    return tuple(op for op in loop.body.ops if op.id in needed)
 
 
 class _Rewrite:

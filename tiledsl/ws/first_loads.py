@@ -39,7 +39,7 @@ def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int
     programs: how many of the launch are resident from the beginning at least. Only loads whose
     addresses follow from arguments and the program's number are fetched, and only of programs that
     are numbered along one axis; what all programs load from one place is in L2 anyway. Programs
-    that walk over rows start once: theirs cost more than they save.
+    that walk over rows start once: there it made no difference (docs/performance.md).
     """
     if any(reduces(loop) for loop in graph.find(For)):
         return 0

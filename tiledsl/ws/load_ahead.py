@@ -28,6 +28,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.row_loops import reduces
+from tiledsl.ws.slices import slice_of_iteration
 
 AHEAD_BYTES = 64
 """Bytes of a thread that may be on their way for the next iteration: 16 registers."""
@@ -81,28 +82,10 @@ def _candidates(loop: For) -> list[Candidate]:
     out: list[Candidate] = []
     for op in loop.body.ops:
         if isinstance(op, pointer.Load) and not op.volatile:
-            found = _slice(loop, op)
+            found = slice_of_iteration(loop, op.operands, tiles=True)
             if found is not None:
                 out.append(Candidate(op, found))
     return out
-
-
-def _slice(loop: For, load: pointer.Load) -> tuple[Op, ...] | None:
-    """The ops of the body that a load's operands take; None where one needs what changes."""
-    needed: set[int] = set()
-    todo = list(load.operands)
-    while todo:
-        value = todo.pop()
-        op = value.defining_op
-        if op is None:
-            if value.owner is loop.body and value is not loop.iv:
-                return None
-        elif op.parent is loop.body and op.id not in needed:
-            if op.effect is not Effect.PURE or op.regions:
-                return None
-            needed.add(op.id)
-            todo += op.operands
-    return tuple(op for op in loop.body.ops if op.id in needed)
 
 
 def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.types import TileType
 
 
@@ -16,14 +18,32 @@ def scalar_slice(region: Region, values: Iterable[Value]) -> tuple[Op, ...] | No
 
     None where one of them reads memory, waits, has regions, or makes a tile.
     """
+    return _slice(region, values, region.args, tiles=False)
+
+
+def slice_of_iteration(loop: For, values: Iterable[Value], *, tiles: bool) -> tuple[Op, ...] | None:
+    """The same for values of a loop's body that another iteration can make ahead.
+
+    None also where one of them needs what the loop carries. tiles: whether there may be some.
+    """
+    return _slice(loop.body, values, (loop.iv,), tiles=tiles)
+
+
+def _slice(
+    region: Region, values: Iterable[Value], known: Collection[Value], *, tiles: bool
+) -> tuple[Op, ...] | None:
+    """known: of the region's arguments, those that may be needed."""
     needed: set[int] = set()
     todo = list(values)
     while todo:
         value = todo.pop()
         op = value.defining_op
-        if isinstance(value.type, TileType):
+        if not tiles and isinstance(value.type, TileType):
             return None
-        if op is not None and op.parent is region and op.id not in needed:
+        if op is None:
+            if value.owner is region and value not in known:
+                return None
+        elif op.parent is region and op.id not in needed:
             if op.effect is not Effect.PURE or op.regions:
                 return None
             needed.add(op.id)

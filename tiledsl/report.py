@@ -15,7 +15,7 @@ from tiledsl.ws.slot_vectors import slot_vectors
 def render_report(kernel: Kernel, remark: str = "") -> str:
     """What the compiler decided and expects, and what it declined, with reason and line.
 
-    remark: what to know before all that.
+    remark: what to know before all that. The text ends with a newline, as that of `cuda` does.
     """
     module, plan = kernel.module, kernel.plan
     lines = [
@@ -27,11 +27,9 @@ def render_report(kernel: Kernel, remark: str = "") -> str:
     units = (128, "warpgroups") if isinstance(plan, Plan) else (32, "warps")
     lines.append(f"threads: {module.num_threads} ({module.num_threads // units[0]} {units[1]})")
     if isinstance(plan, Plan):
-        lines += ["roles:", *_roles(plan)]
-        if kernel.analysis is not None:
-            lines += ["channels:", *_channels(kernel, plan)]
-        elif kernel.machine is not None:
-            lines += ["channels:", *_rings(kernel.machine)]
+        channels = _channels(kernel, plan)
+        lines += ["roles:", *_roles(plan, loads=bool(channels))]
+        lines += ["channels:", *(channels or ["  none: no operand of a dot comes through TMA"])]
     if kernel.cost is not None:
         c = kernel.cost
         lines.append(
@@ -51,7 +49,7 @@ def render_report(kernel: Kernel, remark: str = "") -> str:
         lines += ["declined:", *(f"  {d}" for d in kernel.declined)]
     if kernel.notes:
         lines += ["notes:", *(f"  {n}" for n in kernel.notes)]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _pairs(values: dict[str, object]) -> str:
@@ -62,9 +60,10 @@ def _nvrtc(kernel: Kernel) -> str:
     return f", {kernel.compiled.seconds * 1e3:.0f} ms NVRTC" if kernel.compiled is not None else ""
 
 
-def _roles(plan: Plan) -> list[str]:
+def _roles(plan: Plan, *, loads: bool) -> list[str]:
     limit = f", setmaxnreg {plan.producer_registers}" if plan.producer_registers else ""
-    out = [f"  producer: warpgroup 0, one thread issues the loads{limit}"]
+    task = "issues the loads" if loads else "draws the tiles, nothing is loaded for the consumers"
+    out = [f"  producer: warpgroup 0, one thread {task}{limit}"]
     if plan.epilogue_slots:
         out.append("  epilogue loads: warpgroup 0, a thread of another warp, in chunks")
     last = plan.num_consumers
@@ -75,7 +74,9 @@ def _roles(plan: Plan) -> list[str]:
 
 
 def _channels(kernel: Kernel, plan: Plan) -> list[str]:
-    assert kernel.analysis is not None
+    """A line for each channel: what it holds, and what loads or reads it."""
+    if kernel.analysis is None:
+        return [] if kernel.machine is None else _rings(kernel.machine)
     out: list[str] = []
     for found in kernel.analysis.loops:
         loads = (*found.loads, *slot_vectors(found))

@@ -55,6 +55,11 @@ class Fetch:
         """Whether fillings are fetched too, so that no mask is asked for when it is read."""
         return not self.again and not self.load.shifted
 
+    @property
+    def ring_name(self) -> str:
+        """The name of its place: of the tile, or else of the argument that is loaded."""
+        return f"{self.load.result.name or origin(self.load) or 'tile'}_ring"
+
 
 @dataclass
 class Found:
@@ -186,7 +191,7 @@ def _rewrite(graph: TileGraph, loop: While, fetches: list[Fetch], num_threads: i
     done: dict[Value, Value] = {now: loop.init[0]}
     for f in fetches:
         type_ = SmemType((f.num_bytes,), uint8, 0, 0)
-        slots.append(before.value(Ring(type_, 1, loc=f.load.loc), f"{f.load.result.name}_ring"))
+        slots.append(before.value(Ring(type_, 1, loc=f.load.loc), f.ring_name))
         add_copies(before, f, slots[-1], exists, done, num_threads)
     last = [f for f in fetches if f.again][-1].load
     after = Builder(graph, loop.body, loop.body.ops.index(last) + 1, last.loc)

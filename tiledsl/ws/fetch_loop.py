@@ -154,7 +154,7 @@ class _Rewrite:
         for f in self.fetches:
             type_ = SmemType((f.num_bytes,), uint8, 0, 0)
             ring = Ring(type_, self.depth, loc=f.load.loc)
-            self.rings.append(b.value(ring, f"{f.load.result.name}_ring"))
+            self.rings.append(b.value(ring, f.ring_name))
         step, iv = wide(b, old.step), old.lower
         distance: Value | None = None
         room = b.value(ew.Sub(wide(b, old.upper), wide(b, old.lower)))

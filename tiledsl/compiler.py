@@ -56,6 +56,7 @@ from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.runtime.nvrtc import moved_accumulators
+from tiledsl.single import no_room
 from tiledsl.single import single
 from tiledsl.single import single_kernels
 from tiledsl.target import HOPPER
@@ -245,11 +246,14 @@ def modules(request: Request) -> Iterator[Kernel]:
         except (ScheduleError, ResourceError, CodegenError) as error:
             note_failure(failures, error)
     check_honoured(request, ranking.declined, failures)
-    for made in single_kernels(request, ranking):
-        made.python_seconds = time.perf_counter() - start
-        made.notes = failures + made.notes
-        yield made
-        start = time.perf_counter()
+    try:
+        for made in single_kernels(request, ranking):
+            made.python_seconds = time.perf_counter() - start
+            made.notes = failures + made.notes
+            yield made
+            start = time.perf_counter()
+    except ResourceError as error:
+        raise no_room(request, ranking, failures, error) from None
 
 
 def planned_kernels(request: Request, ranking: Ranking, failures: list[str]) -> Iterator[Kernel]:

@@ -11,6 +11,7 @@ from tiledsl.codegen.module import GridSpec
 from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
+from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
@@ -69,6 +70,27 @@ def _fault(made: Kernel) -> tuple[bool, int]:
     if made.compiled is None:
         return False, 0
     return bool(moved_accumulators(made.compiled.notes)), made.compiled.spill_bytes
+
+
+def no_room(
+    request: Request, ranking: Ranking, failures: list[str], error: ResourceError
+) -> ResourceError:
+    """The error of a kernel that fits in no way, with the constexprs that its extents are.
+
+    Notes say why it has no roles.
+    """
+    from tiledsl.compiler import device_graph
+
+    try:
+        constants = marked(ranking.graph.constants)
+        single(request, device_graph(request, constants), [])
+    except ResourceError as named:
+        error = named
+    for declined in ranking.declined:
+        error.note(f"in roles: {declined.reason}", declined.loc)
+    for failure in failures:
+        error.note(f"in roles: {failure}")
+    return error
 
 
 def single(

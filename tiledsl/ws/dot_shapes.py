@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tiledsl.dtypes import DType
 from tiledsl.errors import ResourceError
 from tiledsl.errors import SourceLoc
+from tiledsl.ir.extents import named_extents
+from tiledsl.ir.extents import smaller
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.layout import mma_operand_8bit
@@ -71,10 +73,10 @@ def dot_shape(
             found.append((high * wide, len(found), shape))
     if not found:
         raise ResourceError(
-            f"dot(): a {M}x{N} result does not fit the tensor core over {num_warpgroups} "
-            "warpgroups: one side may have at most 256 elements a warpgroup",
+            f"dot(): a result of {named_extents((M, N))} does not fit the tensor core over "
+            f"{num_warpgroups} warpgroups: one side may have at most 256 elements a warpgroup",
             loc,
-            "use smaller tiles",
+            smaller([(M, N)]),
         )
     return min(found)[2]
 

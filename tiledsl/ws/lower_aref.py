@@ -21,6 +21,7 @@ from tiledsl.dtypes import float32
 from tiledsl.dtypes import int32
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
+from tiledsl.ir.extents import tile_shapes
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -179,7 +180,8 @@ class Lowering(StoreLowering):
                 align=1024 if payload.swizzle_bytes else LINE_BYTES,
                 detail=f"{type_.depth} slots of {extents} {payload.dtype}"
                 + (", rows in pairs" if payload.paired else ""),
-                hint="fewer num_stages or a smaller tile",
+                hint="fewer num_stages",
+                shapes=(payload.shape,),
             )
             buffers.append(
                 self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring")
@@ -211,9 +213,9 @@ class Lowering(StoreLowering):
         at = self.smem.take(
             "store staging",
             total,
-            hint="a smaller tile",
             detail=f"{plan.num_consumers} warpgroups x {plan.store_buffers} chunks "
             f"of {g.rows}x{g.width} {dtype}",
+            shapes=tile_shapes(*(s.value for s in stores)),
         )
         type_ = SmemType(g.chunk_shape, dtype, g.major)
         self.stage = self.b.value(
@@ -231,7 +233,7 @@ class Lowering(StoreLowering):
                 f"{name} operand",
                 op.type_.bytes,
                 detail=f"{extents} {op.type_.dtype}, computed",
-                hint="a smaller tile",
+                shapes=(op.type_.shape,),
             )
             buffer = smem.Buffer(op.type_, 1, at, loc=op.loc)
             self.operands[op.key] = self.b.value(buffer, f"{name}_operand")
@@ -248,7 +250,8 @@ class Lowering(StoreLowering):
             "split-K partials",
             owned * part,
             detail="fp32, from the other CTAs of the cluster",
-            hint="split_k=1 or a smaller tile",
+            hint="split_k=1",
+            shapes=(ops[0].acc.type.shape,),
         )
         flat = SmemType((owned * part // 4,), ops[0].acc.type.dtype, 0, 0)
         self.reduce = self.b.value(smem.Buffer(flat, 1, at), "partials")

@@ -14,6 +14,7 @@ from typing import cast
 from tiledsl.dtypes import uint8
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
+from tiledsl.ir.extents import tile_shapes
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -51,7 +52,7 @@ def assign_scratch(
             padded_bytes(op) * role.instances,
             align=ALIGN_BYTES,
             detail=op.loc.short if op.loc else "",
-            hint="a smaller tile",
+            shapes=tile_shapes(*op.operands),
         )
         _assign(graph, role, op, top, at, barrier, guarded=guard)
     if large:
@@ -61,7 +62,8 @@ def assign_scratch(
             padded_bytes(biggest) * role.instances,
             align=POOL_ALIGN_BYTES,
             detail=f"shared by {len(large)} ops; {biggest.opcode.rpartition('.')[2]} needs all",
-            hint="a smaller tile, or fewer changes of layout",
+            hint="fewer changes of layout",
+            shapes=tile_shapes(*biggest.operands),
         )
         for i, op in enumerate(large):
             again = len(large) > 1 and i > 0

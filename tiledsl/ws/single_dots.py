@@ -250,7 +250,7 @@ class DotLowering:
             return self.kept(op, loop, value, memory, used)
         key = (memory, 2 * slot + side, used)
         if key not in self.buffers:
-            self.buffers[key] = self.buffer(memory, "ab"[side], op)
+            self.buffers[key] = self.buffer(memory, "ab"[side], op, value)
             self.zeroed |= used > 0
         start = [0, 0]
         start[K_dim] = first
@@ -269,7 +269,7 @@ class DotLowering:
         """An operand that a loop does not change, written before the loop to its own buffer."""
         key = (memory, -value.id, used)
         if key not in self.buffers:
-            self.buffers[key] = self.buffer(memory, "kept", op)
+            self.buffers[key] = self.buffer(memory, "kept", op, value)
             self.zeroed |= used > 0
             assert loop.parent is not None
             b = Builder(self.graph, loop.parent, loop.parent.ops.index(loop), op.loc)
@@ -329,12 +329,13 @@ class DotLowering:
             return 1 - mn_dim
         return mn_dim if _runs_along(layout, mn_dim) else 1 - mn_dim
 
-    def buffer(self, type_: SmemType, name: str, op: Op) -> Value:
+    def buffer(self, type_: SmemType, name: str, op: Op, value: Value) -> Value:
+        """Shared memory of a dot for an operand, or for the part of it that is written at once."""
         at = self.plan.take(
             f"dot operand {name}",
             type_.bytes,
             detail=f"{'x'.join(map(str, type_.shape))} {type_.dtype}",
-            hint="smaller tile extents in this dot",
+            shapes=(operand_tile(value).shape,),
         )
         return self.top.value(smem.Buffer(type_, 1, at, loc=op.loc), f"{name}_stage")
 

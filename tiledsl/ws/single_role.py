@@ -15,6 +15,9 @@ from math import prod
 
 from tiledsl.errors import ResourceError
 from tiledsl.ir.builder import Builder
+from tiledsl.ir.extents import named_extents
+from tiledsl.ir.extents import smaller
+from tiledsl.ir.extents import tile_shapes
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Level
@@ -224,9 +227,9 @@ def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> Sin
         worst = max(dots, key=lambda d: _registers(d, groups))
         problem = ResourceError(
             f"dot(): a thread of {4 * groups} warps would hold {needed} registers of accumulators "
-            f"and operands, {room} are there",
+            f"and operands, {room} are there: {_parts(worst, groups)}",
             worst.loc,
-            "use smaller tiles",
+            smaller(tile_shapes(worst.acc, worst.a, worst.b)),
         )
     if crowded:
         return min(crowded, key=lambda plan: crowded[plan])
@@ -389,12 +392,13 @@ def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
     for op in graph.walk():
         for r in op.results:
             if isinstance(r.type, TileType) and r.type.num_elements > MOST_ELEMENTS * threads:
-                shape = "x".join(map(str, r.type.shape))
+                few = ", or more num_warps (up to 32)" if plan.num_warps < 32 else ""
                 raise ResourceError(
-                    f"a tile of {shape} is {r.type.num_elements // threads} elements for "
+                    f"a tile of {named_extents(r.type.shape)} is "
+                    f"{r.type.num_elements // threads} elements for "
                     f"each of {threads} threads, {MOST_ELEMENTS} is the most",
                     op.loc,
-                    "use a smaller tile, or more num_warps (up to 32)",
+                    smaller([r.type.shape], "use a smaller tile") + few,
                 )
 
 
@@ -415,6 +419,12 @@ def _carried_beside(dot: mma.Dot, num_warpgroups: int) -> int:
 
 def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
     """Registers of a thread for the accumulators and operands of a dot."""
+    accumulators, *operand_bytes = _sizes(dot, num_warpgroups)
+    return accumulators + sum(operand_bytes) // (4 * 128 * num_warpgroups)
+
+
+def _sizes(dot: mma.Dot, num_warpgroups: int) -> tuple[int, int, int]:
+    """(registers of a thread for accumulators, bytes of a, bytes of b) of a dot."""
     acc, a, b = dot.acc.type, dot.a.type, dot.b.type
     assert isinstance(acc, TileType)
     assert isinstance(a, TileType)
@@ -423,10 +433,22 @@ def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
     shape = dot_shape(M, N, num_warpgroups, a.dtype, dot.loc)
     accumulators = shape.registers(num_warpgroups) * prod(acc.shape[:-2])
     copies = 2 if a.dtype.is_fp8 and dot.promote else 1
-    operand_bytes = a.num_elements * a.dtype.bytes + b.num_elements * b.dtype.bytes
-    if a.dtype.name == "f32" and dot.precision != "tf32":
-        operand_bytes *= 2
-    return copies * accumulators + operand_bytes // (4 * 128 * num_warpgroups)
+    parts = 2 if a.dtype.name == "f32" and dot.precision != "tf32" else 1
+    a_bytes, b_bytes = (parts * t.num_elements * t.dtype.bytes for t in (a, b))
+    return copies * accumulators, a_bytes, b_bytes
+
+
+def _parts(dot: mma.Dot, num_warpgroups: int) -> str:
+    """What takes the registers of a dot."""
+    accumulators, *operand_bytes = _sizes(dot, num_warpgroups)
+    counts = [accumulators, *(n // (4 * 128 * num_warpgroups) for n in operand_bytes)]
+    tiles = zip(("the result", "a", "b"), counts, (dot.acc, dot.a, dot.b), strict=True)
+    return ", ".join(f"{n} for {what}, {_extents(value)}" for what, n, value in tiles)
+
+
+def _extents(value: Value) -> str:
+    assert isinstance(value.type, TileType)
+    return f"{named_extents(value.type.shape)} {value.type.dtype}"
 
 
 def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
@@ -495,7 +517,8 @@ class Lowering:
                 f"ring of {ring.result.name.removesuffix('_ring')}",
                 num_bytes,
                 detail=f"{ring.depth} x {'x'.join(map(str, ring.type_.shape))} {ring.type_.dtype}",
-                hint="fewer num_stages or a smaller tile",
+                hint="fewer num_stages",
+                shapes=(ring.type_.shape,),
             )
             made = smem.Buffer(ring.type_, ring.depth, at, loc=ring.loc)
             self.graph.replace_op(ring, made)

@@ -39,11 +39,10 @@ class NamedInt(int):
 
 def marked(constants: Mapping[str, object]) -> dict[str, object]:
     """Constexpr values with the integers among them named."""
-    return {k: NamedInt(int(v), k) if _is_int(v) else v for k, v in constants.items()}
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return {
+        k: NamedInt(v, k) if isinstance(v, int) and not isinstance(v, bool) else v
+        for k, v in constants.items()
+    }
 
 
 def extents(shape: Shape) -> str:

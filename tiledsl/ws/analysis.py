@@ -199,20 +199,23 @@ def smem_of_load(load: Load) -> SmemType | str:
         return fault
     assert t.inner_dim is not None
     if load.other is not None and constant_value(load.other) != 0:
-        return "the load has an `other` that is not 0"
+        return "the load has an `other` that is not 0; use tl.where after it"
     if fault := start_fault(load):
         return fault
     kept = [d for d in range(t.rank) if d not in load.squeeze]
     if len(kept) != 2:
-        return f"the block has {len(kept)} dimensions, expected two"
+        return f"the block has {len(kept)} dimensions, expected two that are not of extent 1"
     if t.inner_dim not in kept:
-        return "the block does not extend along the dimension of stride 1"
+        return (
+            "the block does not extend along the dimension of stride 1; copy the tensor so that "
+            "one of the block's dimensions is contiguous"
+        )
     shape = tuple(load.block_shape[d] for d in kept)
     if t.dtype.bits not in (8, 16):
-        return f"dtype {t.dtype!r} is not loaded as a dot operand"
+        return f"dtype {t.dtype!r} is not loaded as a dot operand, 8 and 16 bits are"
     smem = SmemType(shape, t.dtype, kept.index(t.inner_dim))
     if smem.box_rows > 256:
-        return f"the block has {smem.box_rows} rows, a tensor map loads at most 256"
+        return f"the block has {smem.box_rows} rows, a tensor map loads 256; take a smaller tile"
     return smem
 
 
@@ -230,13 +233,13 @@ def analyze(graph: TileGraph) -> Analysis:
     for dot in dots:
         around = graph.enclosing(dot)
         if not around or not isinstance(around[0], For):
-            out.decline("warp_specialize", "a dot stands outside of a for loop", dot.loc)
+            out.decline("warp_specialize", NO_LOOP, dot.loc)
             return out
         loops.setdefault(around[0].id, []).append(dot)
         order[around[0].id] = around[0]
     for op in graph.walk():
         if isinstance(op, While):
-            out.decline("warp_specialize", "the kernel has a while loop", op.loc)
+            out.decline("warp_specialize", WHILE, op.loc)
             return out
     for key, members in loops.items():
         found = _dot_loop(graph, order[key], members, written, out)
@@ -263,11 +266,21 @@ def order_problems(graph: TileGraph, operands: Iterable[Load]) -> Iterator[tuple
             yield reason, op
 
 
-DRAWN = "what is loaded depends on an atomic operation, which happens in one role only"
-OVERWRITTEN = (
-    "the kernel may store to the same elements twice, and bulk copies keep no order between stores"
+NO_LOOP = "a dot stands outside of a for loop; roles take loops over blocks of K"
+WHILE = "the kernel has a while loop; a for loop, whose bounds may be loaded, can be specialised"
+STEP = "the loop's step is not a positive constant; make it a tl.constexpr"
+DRAWN = (
+    "what is loaded depends on an atomic operation, which happens in one role only; draw it in a "
+    "kernel before this one"
 )
-HAZARD = "the kernel loads from a tensor that it stores to, and roles keep no order between them"
+OVERWRITTEN = (
+    "the kernel may store to the same elements twice, and bulk copies keep no order between "
+    "stores; store each element once, with offsets that depend on the loop around the store"
+)
+HAZARD = (
+    "the kernel loads from a tensor that it stores to, and roles keep no order between them; store "
+    "to another tensor"
+)
 
 
 NEVER = 1 << 20
@@ -382,7 +395,7 @@ def _dot_loop(
 ) -> DotLoop | None:
     step = constant_value(loop.step)
     if not isinstance(step, int) or step <= 0:
-        out.decline("warp_specialize", "the loop's step is not a positive constant", loop.loc)
+        out.decline("warp_specialize", STEP, loop.loc)
         return None
     cache: dict[Value, frozenset[int]] = {}
     loads: dict[int, OperandLoad] = {}
@@ -437,7 +450,8 @@ def major_problem(side: str, smem: SmemType, *, transposed: bool) -> str:
     other = "M" if side == "a" else "N"
     return (
         f"operand {side}: wgmma reads {smem.dtype!r} along K only, and the tensor is contiguous "
-        f"along {other}"
+        f"along {other}; give it transposed in memory (x.mT.contiguous()) and load it through "
+        "tl.trans"
     )
 
 

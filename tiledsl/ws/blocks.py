@@ -143,7 +143,7 @@ def _problem(graph: TileGraph, op: Load | Store, box: Box, written: set[str] | N
         if op.volatile or op.hint:
             return "the load asks for a cache operator"
         if written is None or box.base.name in written:
-            return "the kernel also stores through the pointer it loads from"
+            return "the kernel also stores through the pointer it loads from; store to another one"
         for dim, side in enumerate(box.sides):
             if side.wrap and not _beyond_is_dropped(graph, op.result, dim, side):
                 return "an index wraps around, and what lies beyond is used"
@@ -157,7 +157,7 @@ def tma_problem(op: Load, box: Box, divisors: Mapping[str, int]) -> str:
     """Why no tensor map can load a box; empty when one can for all arguments of this class."""
     dtype = pointed_to(op.pointer, "load")
     if divisors.get(box.base.name, 1) % TMA_ALIGN_BYTES:
-        return "the pointer is not aligned to 16 bytes"
+        return "the pointer is not aligned to 16 bytes; copy what it points to"
     sides = box.all_sides
     if len(sides) > TMA_MAX_RANK:
         return f"the tensor has {len(sides)} dimensions"
@@ -165,7 +165,10 @@ def tma_problem(op: Load, box: Box, divisors: Mapping[str, int]) -> str:
         return "no dimension has stride 1"
     for side in sides:
         if side.stride != 1 and _divisor(side.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES:
-            return f"the stride {_shown(side.stride)} is not known to be a multiple of 16 bytes"
+            return (
+                f"the stride {_shown(side.stride)} is not known to be a multiple of 16 bytes; pad "
+                "rows to such a multiple"
+            )
     return ""
 
 

@@ -28,7 +28,10 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.analysis import NO_LOOP
 from tiledsl.ws.analysis import PROMOTION
+from tiledsl.ws.analysis import STEP
+from tiledsl.ws.analysis import WHILE
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import constant_value
@@ -46,6 +49,10 @@ from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import StagedOperand
 from tiledsl.ws.paired import pair_rows
 
+NESTED = (
+    "a dot stands inside of a branch or loop of the dot loop; let the loop itself compute it, and "
+    "choose with tl.where"
+)
 STREAMED_ELEMENTS = 2048
 """A block that only tile math reads comes through a channel from so many elements on."""
 
@@ -94,13 +101,13 @@ def analyze_flow(graph: TileGraph) -> Flow:
     out = Flow(stores=graph.find(Store))
     for op in graph.walk():
         if isinstance(op, While):
-            out.decline("the kernel has a while loop", op)
+            out.decline(WHILE, op)
             return out
     loops: dict[int, For] = {}
     for dot in graph.find(Dot):
         around = graph.enclosing(dot)
         if not around or not isinstance(around[0], For):
-            out.decline("a dot stands outside of a for loop", dot)
+            out.decline(NO_LOOP, dot)
             return out
         loops[around[0].id] = around[0]
     outer: dict[int, OperandLoad] = {}
@@ -125,14 +132,14 @@ def _flow_loop(
 ) -> FlowLoop | None:
     step = constant_value(loop.step)
     if not isinstance(step, int) or step <= 0:
-        out.decline("the loop's step is not a positive constant", loop)
+        out.decline(STEP, loop)
         return None
     dots: list[FlowDot] = []
     inner: dict[int, OperandLoad] = {}
     for op in loop.body.ops:
         if not isinstance(op, Dot):
             if any(isinstance(o, Dot) for r in op.regions for o in r.walk()):
-                out.decline("a dot stands inside of a branch or loop of the dot loop", op)
+                out.decline(NESTED, op)
                 return None
             continue
         made = _flow_dot(graph, loop, op, written, inner, outer, out)
@@ -211,7 +218,7 @@ def _flow_dot(
             spreads = left and type_.dtype.is_fp8 and type_.shape[1] % 32 == 0
             if not type_.dtype.is_16bit_float and not spreads:
                 reason = f"operand {'ab'[side]} of the dot is computed, and is {type_.dtype!r}"
-                out.decline(f"{reason}; roles stage 16-bit floats only", dot)
+                out.decline(f"{reason}; roles stage 16-bit floats only, cast or load it", dot)
                 return None
             if left:
                 register_a = True
@@ -267,11 +274,14 @@ def _operand(
     smem = smem_of_load(load)
     reason = "" if not isinstance(smem, str) else smem
     if not written.isdisjoint(tensors_of(load.tensor)):
-        reason = "the kernel also stores to the tensor it loads"
+        reason = "the kernel also stores to the tensor it loads; store to another one"
     elif load.parent is not loop.body and load.parent is not loop.parent:
-        reason = "the load stands neither in the loop nor right around it"
+        reason = "the load stands neither in the loop nor right around it; move it there"
     elif load.parent is not loop.body and _math_readers(graph, load):
-        reason = "a tile that is loaded before the loop feeds dots and other operations"
+        reason = (
+            "a tile that is loaded before the loop feeds dots and other operations; load it in the "
+            "loop"
+        )
     if reason or isinstance(smem, str):
         out.decline(reason, load)
         return None

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.analysis.evaluate import Unknown
+from tiledsl.ir.extents import extents
+from tiledsl.ir.extents import named_extents
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
@@ -184,15 +186,16 @@ def consumers_of(flow: Flow, overrides: Overrides) -> int | str:
             rows.append(acc.shape[0])
             if acc.shape[1] % 8 or acc.shape[1] > 256:
                 return (
-                    f"a dot has {acc.shape[1]} columns, "
-                    "the instruction takes multiples of 8 up to 256"
+                    f"a dot has {named_extents(acc.shape)} results, the instruction takes columns "
+                    "that are a multiple of 8, up to 256; take another tile"
                 )
     M = math.gcd(*rows)
     if M % 64:
-        return f"the dots have {sorted(set(rows))} rows, a warpgroup takes 64"
+        return f"the dots have {sorted(set(rows))} rows, a warpgroup takes 64; use multiples of 64"
     consumers = overrides.num_consumers or max(n for n in REGISTERS if M % (64 * n) == 0)
     if consumers not in REGISTERS or M % (64 * consumers):
-        return f"{M} rows do not split over {consumers} warpgroups of 64 rows"
+        legal = " or ".join(str(n) for n in REGISTERS if M % (64 * n) == 0)
+        return f"{M} rows do not split over {consumers} warpgroups of 64 rows; they do over {legal}"
     return consumers
 
 
@@ -223,7 +226,12 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
     if overrides.num_stages is not None:
         depth = min(depth, overrides.num_stages)
     if depth < 1:
-        return f"one slot of {slot} bytes beside {fixed} bytes does not fit in shared memory"
+        blocks = {o.name: o.smem for f in flow.loops for g in f.groups for o in g}
+        held = ", ".join(f"{n} {extents(s.shape)} {s.dtype}" for n, s in blocks.items())
+        return (
+            f"one slot of {slot} bytes ({held}) beside {fixed + staging} bytes does not fit in "
+            f"{target.smem_bytes} bytes of shared memory; take a smaller tile"
+        )
     return _Slots(depth, 2 if twice else 1, buffers)
 
 

@@ -164,7 +164,8 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     ranked = selector.rank()
     if not ranked:
         at = analysis.loops[0].loop.loc
-        return plain([Declined("warp_specialize", "no plan fits registers and shared memory", at)])
+        reason = "no plan fits registers and shared memory; take a smaller tile"
+        return plain([Declined("warp_specialize", reason, at)])
     graphs: dict[tuple[int, int, int], TileGraph] = {}
 
     def lowered(tile: tuple[int, int, int]) -> TileGraph:

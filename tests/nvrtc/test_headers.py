@@ -11,6 +11,8 @@ import pytest
 
 from tiledsl import dtypes as dt
 from tiledsl.codegen.environment import headers
+from tiledsl.codegen.names import BUILT_IN
+from tiledsl.codegen.names import kernel_name
 from tiledsl.codegen.wgmma import WgmmaShape
 from tiledsl.codegen.wgmma import render_wgmma
 from tiledsl.codegen.wgmma import wgmma_shape
@@ -265,6 +267,13 @@ def assert_clean(log: str, *, stack: bool = False) -> None:
     assert set(re.findall(r"(\d+) bytes spill", log)) == {"0"}, log
     if not stack:
         assert set(re.findall(r"(\d+) bytes stack frame", log)) == {"0"}, log
+
+
+def test_kernels_may_be_called_like_functions_of_nvrtc_and_the_headers() -> None:
+    names = {kernel_name(n) for n in (*BUILT_IN, "sqrt", "decltype", "fence_proxy_async")}
+    assert names.isdisjoint(BUILT_IN)
+    empty = "".join(f'extern "C" __global__ void {n}(float* x) {{}}\n' for n in sorted(names))
+    compile_log(f"{PRELUDE}using namespace tdsl;\n{empty}")
 
 
 @pytest.mark.parametrize("name", KERNELS)

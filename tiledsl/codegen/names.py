@@ -10,22 +10,41 @@ from functools import cache
 
 from tiledsl.codegen.environment import headers
 
-__all__ = ["Names", "kernel_name"]
+__all__ = ["BUILT_IN", "Names", "kernel_name"]
 
 _KEYWORDS = frozenset((
     "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class",
-    "const", "constexpr", "continue", "default", "delete", "do", "double", "else", "enum",
-    "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if", "inline",
-    "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private", "protected",
-    "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
-    "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using",
-    "virtual", "void", "volatile", "while", "xor",
+    "const", "constexpr", "continue", "decltype", "default", "delete", "do", "double", "else",
+    "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if",
+    "inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private",
+    "protected", "public", "register", "return", "short", "signed", "sizeof", "static",
+    "static_assert", "struct", "switch", "template", "this", "throw", "true", "try", "typedef",
+    "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
 ))  # fmt: skip
 _LOCALS = frozenset((
     "smem", "smem_base", "warpgroup", "warp", "lane", "leader", "i", "j", "threadIdx", "blockIdx",
     "blockDim", "gridDim", "warpSize", "min", "max", "tdsl", "signbit", "isinf", "isnan",
     "jitter", "named_barriers", "watched",
 ))  # fmt: skip
+BUILT_IN = frozenset(
+    """
+    acos acosf acosh acoshf asin asinf asinh asinhf assert atan atan2 atan2f atanf atanh
+    atanhf cbrt cbrtf ceilf clock64 copysign copysignf cosf cosh coshf cospi cospif
+    cyl_bessel_i0 cyl_bessel_i0f cyl_bessel_i1 cyl_bessel_i1f dim3 erfc erfcf erfcinv erfcinvf
+    erfcx erfcxf erff erfinv erfinvf exp10 exp10f exp2f expf expm1 expm1f fabs fabsf fdim
+    fdimf fdivide fdividef floorf fmaf fmax fmaxf fmin fminf fmod fmodf free frexp frexpf
+    hypot hypotf ilogb ilogbf j0 j0f j1 j1f jn jnf labs ldexp ldexpf lgamma lgammaf llabs
+    llmax llmin llrint llrintf llround llroundf log10 log10f log1p log1pf log2f logb logbf
+    logf lrint lrintf lround lroundf make_int2 make_int4 malloc modf modff nan nanf nearbyint
+    nearbyintf nextafter nextafterf norm norm3d norm3df norm4d norm4df normcdf normcdff
+    normcdfinv normcdfinvf normf powf printf rcbrt rcbrtf remainder remainderf remquo remquof
+    rhypot rhypotf rint rintf rnorm rnorm3d rnorm3df rnorm4d rnorm4df rnormf round roundf
+    rsqrtf scalbln scalblnf scalbn scalbnf sincos sincosf sincospi sincospif sinf sinh sinhf
+    sinpi sinpif size_t sqrtf tan tanf tanhf tgamma tgammaf trunc truncf ullmax ullmin umax
+    umin va_arg va_copy va_end va_start y0 y0f y1 y1f yn ynf
+    """.split()  # noqa: SIM905 - one word a line would be as long as the module
+)
+"""Functions that NVRTC declares for every program, which no kernel may be called."""
 _TEMPLATE = r"^(?:template <.*?> )?"
 _DEFINITION = re.compile(
     rf"{_TEMPLATE}(?:struct(?: alignas\(\w+\))?|using) (\w+)|{_TEMPLATE}TDSL_FN [\w<> *]*?(\w+)\(",
@@ -44,8 +63,8 @@ def _taken() -> frozenset[str]:
 
 
 def kernel_name(name: str) -> str:
-    """The name of a kernel's entry: the user's, unless the headers have it too."""
-    return f"{name}_kernel" if name in _taken() else name
+    """The name of a kernel's entry: the user's, unless the headers or NVRTC have it too."""
+    return f"{name}_kernel" if name in _taken() | BUILT_IN else name
 
 
 class Names:

@@ -59,6 +59,7 @@ from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.single import no_room
 from tiledsl.single import single
 from tiledsl.single import single_kernels
+from tiledsl.spills import spill_notes
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
@@ -456,7 +457,9 @@ def compile_kernel(request: Request) -> Kernel:
         for made in modules(request):
             made.rejected = rejection(request, made)
             if not made.rejected:
-                return warned(made if spilled is None else fewest_spills(spilled, made))
+                best = made if spilled is None else fewest_spills(spilled, made)
+                best.notes += spill_notes(request, best)
+                return warned(best)
             if spilled is None and may_spill(made) and not isinstance(made.plan, SinglePlan):
                 spilled = made
     except ResourceError as error:

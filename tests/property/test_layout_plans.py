@@ -49,7 +49,10 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     order = draw(st.permutations(range(len(shape))))
     warp_order = draw(st.permutations(range(len(shape))))
     warps, vector = draw(st.sampled_from([1, 2, 4, 8])), draw(st.sampled_from([1, 2, 4]))
-    return shape, blocked(shape, warps, vector=vector, order=order, warp_order=warp_order)
+    run = draw(st.sampled_from([-1, *order[1:]]))
+    return shape, blocked(
+        shape, warps, vector=vector, order=order, warp_order=warp_order, run_dim=run
+    )
 
 
 def registers(layout: Layout, array: np.ndarray, outside: int) -> np.ndarray:

@@ -25,6 +25,7 @@ LAYERS = {
     "runtime": 3,
     "compiler": 4,
     "single": 4,
+    "spills": 4,
 }
 SIBLINGS = frozenset({"frontend", "ws", "codegen"})
 PUBLIC_LAYER = 5  # language.py and any other module beside compiler.py

@@ -258,6 +258,19 @@ def _vector(digits: dict[int, list[Digit]], left: dict[int, int], dim: int, vect
     return v
 
 
+def _run(
+    digits: dict[int, list[Digit]], left: dict[int, int], dim: int, num_warps: int, reg_stride: int
+) -> int:
+    """Gives each thread its share of a dimension in one piece; how many registers that takes."""
+    run = min(left[dim], -(-prod(left.values()) // (32 * num_warps)))
+    while left[dim] % run:
+        run -= 1
+    if run > 1:
+        digits[dim].append(Digit(run, Unit.REG, reg_stride))
+        left[dim] //= run
+    return run
+
+
 def _chain(
     digits: dict[int, list[Digit]], left: dict[int, int], dim: int, num_warps: int, reg_stride: int
 ) -> int:
@@ -279,19 +292,23 @@ def blocked(
     warp_order: Sequence[int] | None = None,
     most_lanes: int = 32,
     chained: bool = False,
+    run_dim: int = -1,
 ) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
     order: dimensions from fastest to slowest (default: last dimension fastest). Lanes fill the
     fastest dimension, then the next ones, then warps (in `warp_order`, by default the same order),
     then registers; what does not fill a unit is replicated. most_lanes: of the fastest dimension.
-    chained: a warp's registers of a single row go on where its lanes end.
+    chained: a warp's registers of a single row go on where its lanes end. run_dim: a slower
+    dimension along which the registers of a thread lie side by side, as many as its share.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))
     left = {d: shape[d] for d in range(rank)}
     digits: dict[int, list[Digit]] = {d: [] for d in range(rank)}
     reg_stride = _vector(digits, left, order[0], vector) if rank else 1
+    if run_dim >= 0:
+        reg_stride *= _run(digits, left, run_dim, num_warps, reg_stride)
     orders = (order, order if warp_order is None else warp_order)
     for unit, total, dims in zip((Unit.LANE, Unit.WARP), (32, num_warps), orders, strict=True):
         room, stride = total, 1

@@ -57,6 +57,7 @@ from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
 from tiledsl.ws.widening import widen_at_use
 
+SECTOR_BYTES = 32
 WIDE_VECTOR, LINE_LANES = 4, 8
 """Elements of a vector and lanes side by side that fill the sectors of memory."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
@@ -248,6 +249,7 @@ def _default(
     return blocked(
         type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes,
         chained=wanted is not None and wanted.chained,
+        run_dim=_scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1,
     )  # fmt: skip
 
 
@@ -269,6 +271,18 @@ def _combined(ops: list[Op], group: set[Value]) -> set[int]:
         if isinstance(op, Reduce | Scan) and op.inputs[0] in group
         for axis in (op.axes if isinstance(op, Reduce) else (op.axis,))
     }
+
+
+def _scanned(ops: list[Op], group: set[Value], type_: TileType, fast: int) -> int:
+    """The dimension along which a thread's elements lie side by side: that of a scan, or -1.
+
+    Lanes and warps then exchange totals of runs, not every element. It is not the fast one, whose
+    rows fill sectors of memory by themselves.
+    """
+    scans = [op for op in ops if isinstance(op, Scan) and op.inputs[0] in group]
+    if not scans or type_.shape[fast] * type_.dtype.bytes < SECTOR_BYTES:
+        return -1
+    return scans[0].axis if scans[0].axis != fast else -1
 
 
 def _warp_order(

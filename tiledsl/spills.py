@@ -1,0 +1,73 @@
+"""Notes on the registers that a single-role kernel spills: why, and what else there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tiledsl.errors import TileError
+from tiledsl.ir.extents import extents
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.types import TileType
+from tiledsl.ws.single_role import SinglePlan
+
+if TYPE_CHECKING:
+    from tiledsl.compiler import Kernel
+    from tiledsl.compiler import Request
+
+MOST_WARPS = 32
+
+
+def spill_notes(request: Request, made: Kernel) -> list[str]:
+    """A line on what a single-role kernel spills, or none."""
+    if made.compiled is None or not made.compiled.spill_bytes:
+        return []
+    if not isinstance(made.plan, SinglePlan):
+        return []
+    from tiledsl.compiler import device_graph
+
+    plan, regs = made.plan, made.compiled.registers
+    spilled = f"{made.compiled.spill_bytes} bytes of registers spill"
+    graph = device_graph(request, made.constants)
+    held = _largest_tile(graph, plan)
+    asked = request.num_warps
+    other = _without_the_option(request, graph) if asked else None
+    if asked == plan.num_warps and other is not None and other != plan:
+        return [
+            f"num_warps={asked} is followed{_fault(plan, other)}: {held}, {regs} registers a "
+            f"thread, {spilled}; without the option the plan is {other.describe()}"
+        ]
+    if plan.min_blocks > 1:
+        return [
+            f"{spilled}: {plan.min_blocks} CTAs of {plan.num_warps} warps share the registers of "
+            f"an SM, {regs} a thread, {held}; fewer CTAs would hide less of the time of loads"
+        ]
+    more = " or more num_warps" if plan.num_warps < MOST_WARPS else ""
+    return [f"{spilled}: {regs} registers a thread, {held}; a smaller tile{more} would need fewer"]
+
+
+def _fault(plan: SinglePlan, other: SinglePlan) -> str:
+    """What is wrong with a plan that the user asked for, beside that of the compiler."""
+    if plan.num_ctas < other.num_ctas:
+        return ", and no cluster shares the program"
+    return " and too few warps" if plan.num_warps < other.num_warps else ""
+
+
+def _without_the_option(request: Request, graph: TileGraph) -> SinglePlan | None:
+    """The plan that the compiler would begin with by itself, where there is one."""
+    from tiledsl.single import single
+
+    try:
+        plan = single(replace(request, num_warps=None), graph, []).plan
+    except TileError:
+        return None
+    return plan if isinstance(plan, SinglePlan) else None
+
+
+def _largest_tile(graph: TileGraph, plan: SinglePlan) -> str:
+    """How many elements of the largest tile a thread holds."""
+    types = [r.type for op in graph.walk() for r in op.results]
+    tiles = [t for t in types if isinstance(t, TileType)]
+    most = max(tiles, key=lambda t: t.num_elements)
+    each = most.num_elements // (plan.num_threads * plan.num_ctas)
+    return f"{max(1, each)} elements of a tile of {extents(most.shape)} for each thread"

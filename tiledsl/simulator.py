@@ -1,10 +1,12 @@
-"""Simulations of a compiled kernel on the arguments of a launch: tensors of torch, numbers, a grid.
+"""Runs of a compiled kernel on the CPU, on the arguments of a launch: tensors, numbers, a grid.
 
     kernel = matmul.compile(a, b, c, grid=grid)
     simulate(kernel, {"a": a, "b": b, "c": c}, grid, seed=3)
+    emulate(kernel, {"a": a, "b": b, "c": c}, grid, seed=3)
 
-What a simulation shows is said in `tiledsl.ws.simulate`, what it can be asked in
-`tiledsl.ws.stepping`.
+The first runs the program of a specialised kernel: what it shows is said in `tiledsl.ws.simulate`,
+what it can be asked in `tiledsl.ws.stepping`. The second runs the CUDA text of any kernel (see
+`tiledsl.emulate`).
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
+from tiledsl import emulate as text
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
+from tiledsl.codegen.module import PointerParam
+from tiledsl.codegen.module import TensorMapParam
 from tiledsl.compiler import Kernel
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.signature import item_name
@@ -25,6 +30,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.specs import TensorView
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
+from tiledsl.runtime.descriptor import TensorDescriptor
 from tiledsl.runtime.interop import StorageView
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.interop import storage_view
@@ -62,14 +68,66 @@ def step(
     return Stepping(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
 
-def _machine_of(kernel: object) -> TileGraph:
+def emulate(
+    kernel: Kernel,
+    args: Mapping[str, Any],
+    grid: GridLike,
+    *,
+    seed: int = 0,
+    seconds: float = 120.0,
+) -> None:
+    """Runs a kernel's CUDA text, compiled by g++ for the CPU; stores write into the tensors given.
+
+    Args:
+        kernel: the result of `compile(...)`, with roles or without.
+        args: as for `simulate`. Where the text relies on alignment or strides that `compile` was
+            given, these have it too.
+        grid: as at a launch.
+        seed: of the order in which threads and asynchronous copies go on.
+        seconds: of processor time, after which the run is given up.
+
+    Raises:
+        LaunchError: an argument is missing or does not fit.
+        EmulationFault: a deadlock, a race with a copy, an access outside of a tensor, ...
+        NotEmulated: there is no C++ compiler, or the text has no emulation.
+    """
+    module, runtime = checked(kernel).module, dict(args)
+    extents = normalize_grid(grid, kernel.constants, runtime)
+    arrays: dict[str, object] = {}
+    for name, value in runtime.items():
+        if isinstance(value, list | tuple):
+            items: list[object] = list(value)  # type: ignore[arg-type]
+            arrays |= {item_name(name, i): _array(item, name) for i, item in enumerate(items)}
+        else:
+            arrays[name] = _array(value, name)
+    for param in module.params:
+        if isinstance(param, PointerParam | TensorMapParam):
+            given = arrays.get(param.arg)
+            got, want = getattr(given, "dtype", None), param.dtype.numpy
+            if got is not None and got != want:
+                raise LaunchError(f"{param.arg}: expected {want}, got {got}")
+    text.run(module, arrays, extents, seed=seed, seconds=seconds)
+
+
+def _array(value: object, name: str) -> object:
+    tensor: Any = value.tensor() if isinstance(value, TensorDescriptor) else value
+    return numpy_view(tensor, name) if _is_tensor(tensor) else value
+
+
+def checked(kernel: object) -> Kernel:
+    """The kernel. Raises LaunchError where it is something else."""
     if not isinstance(kernel, Kernel):
         got = type(kernel).__name__
         raise LaunchError(f"kernel: expected the result of kernel.compile(...), got {got}")
+    return kernel
+
+
+def _machine_of(kernel: object) -> TileGraph:
+    kernel = checked(kernel)
     if kernel.machine is None:
         raise LaunchError(
             f"{kernel.module.name} has a single role: only specialised kernels are simulated",
-            hint="kernel.report(...) says why; on CPU tensors the interpreter runs it",
+            hint="kernel.report(...) says why; emulate() runs its text, the interpreter the kernel",
         )
     return kernel.machine
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as tl
 from examples.grouped_list import grouped_list
 from tests.gpu.matmul_kernels import matmul
 from tests.pointer_kernels import matmul as pointer_matmul
+from tiledsl import TensorDescriptor
+from tiledsl.emulate import EmulationFault
 from tiledsl.errors import LaunchError
+from tiledsl.simulator import emulate
 from tiledsl.simulator import simulate
 from tiledsl.simulator import step
 
@@ -88,3 +95,64 @@ def test_lists_of_tensors() -> None:
     made = grouped_list.compile(**args, grid=(3,), **TILE)
     simulate(made, args, (3,))
     assert all(map(is_right, problems))
+
+
+# ---------------------------------------------------------------------- the emitted text
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_compiler
+def test_the_text_of_kernels_with_and_without_roles_runs(kernel) -> None:
+    single = matmul.compile(**tensors(128, 64, 128), grid=(2, 1), warp_specialize=False, **TILE)
+    for made in (kernel, single):
+        given = tensors(128, 64, 128)
+        emulate(made, given, lambda meta: (128 // meta["BM"], 1), seed=2)
+        assert is_right(given)
+
+
+@needs_compiler
+def test_the_text_takes_pointers_lists_and_descriptors() -> None:
+    x, y = torch.arange(100.0), torch.zeros(100)
+    args = {"x": x, "y": y, "n": 100}
+    emulate(shifted.compile(**args, BLOCK=128, grid=(1,)), args, (1,))
+    assert torch.equal(y, x + 1)
+    a, b = torch.rand(32, 64), torch.zeros(32, 64)
+    lists = {"a": [a, 2 * a], "b": [b, b.clone()]}
+    emulate(doubled.compile(**lists, grid=(2,)), lists, (2,))
+    assert torch.equal(lists["b"][1], 4 * a)
+    descriptor = TensorDescriptor.from_tensor(a, [32, 64])
+    given = {"x": descriptor, "y": b}
+    emulate(copied.compile(**given, grid=(1,)), given, (1,))
+    assert torch.equal(b, a)
+
+
+@needs_compiler
+def test_the_text_refuses_what_does_not_fit(kernel) -> None:
+    given = tensors(128, 64, 128)
+    with pytest.raises(LaunchError, match="b: expected bfloat16, got float32"):
+        emulate(kernel, {**given, "b": given["b"].float()}, (2, 1))
+    with pytest.raises(LaunchError, match="argument c is missing"):
+        emulate(kernel, {"a": given["a"], "b": given["b"]}, (2, 1))
+    with pytest.raises(LaunchError, match="got JitFunction"):
+        emulate(matmul, given, (2, 1))  # type: ignore[arg-type]
+    args = {"x": torch.arange(100.0), "y": torch.zeros(100), "n": 100}
+    made = shifted.compile(**args, BLOCK=128, grid=(1,))
+    with pytest.raises(EmulationFault, match="20 bytes outside argument y were written"):
+        emulate(made, {**args, "n": 120}, (1,))
+
+
+@tiledsl.jit
+def shifted(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+
+@tiledsl.jit
+def doubled(a: tl.TensorList, b: tl.TensorList):
+    g = tl.program_id(0)
+    b[g].store((0, 0), 2 * a[g].load((0, 0), (32, 64)))
+
+
+@tiledsl.jit
+def copied(x: tl.Tensor, y: tl.Tensor):
+    y.store((0, 0), x.load((0, 0)))

@@ -172,12 +172,14 @@ class Inspected:
         from tiledsl.ir.analysis.stored import stored_arguments
         from tiledsl.ir.interp import interpret
         from tiledsl.ir.markers import Auto
+        from tiledsl.ir.ops.mma import Dot
         from tiledsl.ir.specs import AutoInt
         from tiledsl.ir.types import ScalarType
         from tiledsl.runtime.interop import check_outputs
         from tiledsl.runtime.interop import check_scalar
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
+        from tiledsl.ws.refusals import never_honoured
         from tiledsl.ws.select import auto_dims
         from tiledsl.ws.select import check_grid
 
@@ -188,6 +190,9 @@ class Inspected:
             marked = {k: AutoInt(v, k) if k in autos else v for k, v in constants.items()}
             check_grid(request.launch, auto_dims(tile_graph(request, marked), autos))
         graph = tile_graph(request, constants)
+        fault = never_honoured(call.overrides, has_dot=bool(graph.find(Dot)))
+        if fault is not None:
+            raise fault
         check_outputs(call.runtime, stored_arguments(graph), self._pointers)
         types: dict[str, Any] = {a.name: a.type for a in graph.args}
         arrays: dict[str, Any] = {}

@@ -226,7 +226,7 @@ def analyze(graph: TileGraph) -> Analysis:
     dots: list[Dot] = graph.find(Dot)
     written = {t for s in out.stores for t in tensors_of(s.tensor)}
     if not dots:
-        out.decline("warp_specialize", "the kernel has no dot")
+        out.decline("warp_specialize", NO_DOT)
         return out
     loops: dict[int, list[Dot]] = {}
     order: dict[int, For] = {}
@@ -266,6 +266,7 @@ def order_problems(graph: TileGraph, operands: Iterable[Load]) -> Iterator[tuple
             yield reason, op
 
 
+NO_DOT = "the kernel has no dot"
 NO_LOOP = "a dot stands outside of a for loop; roles take loops over blocks of K"
 WHILE = "the kernel has a while loop; a for loop, whose bounds may be loaded, can be specialised"
 STEP = "the loop's step is not a positive constant; make it a tl.constexpr"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
+from tiledsl.ws.analysis import NO_DOT
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
 
@@ -80,6 +81,18 @@ def illegal(o: Overrides) -> ScheduleError | None:
     for why, hint in _of_values(o):
         return ScheduleError(f"launch options {_pairs(o.given)}: {why}", hint=hint)
     return None
+
+
+def never_honoured(o: Overrides, *, has_dot: bool) -> ScheduleError | None:
+    """The error for options that no plan of a kernel has, whatever its tiles; or None.
+
+    The interpreter refuses these too; what depends on registers and shared memory it does not know.
+    """
+    if o.structural and not has_dot:
+        return not_specialised(o, (), (NO_DOT,))
+    if o.structural and o.warp_specialize is False:
+        return not_specialised(o, (), ())
+    return illegal(o)
 
 
 def refusal(

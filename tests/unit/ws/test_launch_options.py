@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.gpu.matmul_kernels import matmul
 from tests.unit.ws.kernels import attention
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
@@ -200,3 +201,36 @@ def test_the_op_that_no_plan_can_have_is_named() -> None:
     )
     copies = [n for n in made.notes if "cp.async" in n]
     assert [n.split(": ")[1].split()[0] for n in copies] == ["a", "b"]
+
+
+# ---------------------------------------------------------------------- the interpreter
+WRONG = [
+    {"cluster": 3},
+    {"split_k": 3},
+    {"num_consumers": 7},
+    {"mma_depth": 5, "num_stages": 2},
+    {"ping_pong": True, "persistent": False},
+    {"cluster": 2, **ALONE},
+]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
+def test_the_interpreter_refuses_what_no_kernel_takes(options: dict[str, int]) -> None:
+    a = torch.ones(64, 64, dtype=torch.bfloat16)
+    tile = {"BM": 64, "BN": 64, "BK": 64}
+    with pytest.raises(ScheduleError) as caught:
+        matmul[(1, 1)](a, a, a.clone(), **tile, **options)
+    with pytest.raises(ScheduleError) as compiled:
+        matmul.compile(a, a, a.clone(), grid=(1, 1), **tile, **options)
+    assert (caught.value.message, caught.value.hint) == (
+        compiled.value.message,
+        compiled.value.hint,
+    )
+
+
+def test_the_interpreter_refuses_roles_of_a_kernel_without_a_dot() -> None:
+    x, o = torch.ones(64), torch.zeros(1)
+    with pytest.raises(ScheduleError, match="cluster=2: the kernel has no dot"):
+        total[(1,)](x, o, 64, 64, cluster=2)
+    total[(1,)](x, o, 64, 64, num_stages=3, num_warps=2, persistent=True)
+    assert o.item() == 64

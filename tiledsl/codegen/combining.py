@@ -72,9 +72,8 @@ def neutral(kind: str, dtypes: Sequence[DType]) -> str:
     if not kind:
         return ""
     if kind.startswith("arg"):
-        return (
-            f"{part_type(dtypes)}{{{_worst(kind[3:], dtypes[0])}, {{{literal(2**31 - 1, int32)}}}}}"
-        )
+        worst = literal(float("nan"), dtypes[0]) if dtypes[0].is_float else _worst(kind, dtypes[0])
+        return f"{part_type(dtypes)}{{{worst}, {{{literal(2**31 - 1, int32)}}}}}"
     dtype = dtypes[0]
     match kind:
         case "sum":
@@ -93,12 +92,10 @@ def neutral(kind: str, dtypes: Sequence[DType]) -> str:
 
 
 def _worst(kind: str, dtype: DType) -> str:
-    """The value that every other one beats."""
-    if dtype.is_float:
-        return literal(float("-inf") if kind == "max" else float("inf"), dtype)
+    """The integer that every other one beats."""
     low = -(1 << dtype.bits - 1) if dtype.is_signed else 0
     high = (1 << (dtype.bits - 1 if dtype.is_signed else dtype.bits)) - 1
-    return literal(low if kind == "max" else high, dtype)
+    return literal(low if kind.endswith("max") else high, dtype)
 
 
 # ---------------------------------------------------------------------- combine functions

@@ -85,16 +85,20 @@ struct BitOr {
 struct BitAnd {
   template <class T> TDSL_FN T operator()(T a, T b) const { return (T)(a & b); }
 };
-// (value, index): of equal values the smallest index.
+// (value, index): of equal values the smallest index; numbers before NaNs.
+template <class T> TDSL_FN bool comes_first(bool wins, bool loses, Tuple<T, i32> a, Tuple<T, i32> b) {
+  const bool no_a = a.head != a.head, no_b = b.head != b.head;
+  return wins || (!loses && (no_a == no_b ? a.tail.head < b.tail.head : no_b));
+}
 struct ArgMax {
   template <class T> TDSL_FN Tuple<T, i32> operator()(Tuple<T, i32> a, Tuple<T, i32> b) const {
-    const bool first = a.head > b.head || (a.head == b.head && a.tail.head < b.tail.head);
+    const bool first = comes_first(a.head > b.head, a.head < b.head, a, b);
     return Tuple<T, i32>{first ? a.head : b.head, Tuple<i32>{first ? a.tail.head : b.tail.head}};
   }
 };
 struct ArgMin {
   template <class T> TDSL_FN Tuple<T, i32> operator()(Tuple<T, i32> a, Tuple<T, i32> b) const {
-    const bool first = a.head < b.head || (a.head == b.head && a.tail.head < b.tail.head);
+    const bool first = comes_first(a.head < b.head, a.head > b.head, a, b);
     return Tuple<T, i32>{first ? a.head : b.head, Tuple<i32>{first ? a.tail.head : b.tail.head}};
   }
 };

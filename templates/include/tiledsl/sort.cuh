@@ -25,7 +25,16 @@ template <> struct key_kind<i16> { static constexpr int value = 1; };
 template <> struct key_kind<i32> { static constexpr int value = 1; };
 template <> struct key_kind<i64> { static constexpr int value = 1; };
 
-// Keys of an element type; DESCENDING reverses their order. All functions: thread.
+// Bits of the largest element of a float type that is no NaN, without its sign.
+template <class T> struct largest_bits { static constexpr u32 value = 0; };
+template <> struct largest_bits<float> { static constexpr u32 value = 0x7f800000; };
+template <> struct largest_bits<bf16> { static constexpr u16 value = 0x7f80; };
+template <> struct largest_bits<f16> { static constexpr u16 value = 0x7c00; };
+template <> struct largest_bits<e4m3> { static constexpr u8 value = 0x7e; };
+template <> struct largest_bits<e5m2> { static constexpr u8 value = 0x7c; };
+template <> struct largest_bits<double> { static constexpr u64 value = 0x7ff0000000000000; };
+
+// Keys of an element type; DESCENDING reverses their order. A NaN loses its sign. All functions: thread.
 template <class T, bool DESCENDING> struct Keys {
   using Raw = typename RawBits<sizeof(T)>::type;
   using Key = typename KeyBits<sizeof(T)>::type;
@@ -34,7 +43,10 @@ template <class T, bool DESCENDING> struct Keys {
   static TDSL_FN Key of(T v) {
     Raw bits = bits_as<Raw>(v);
     if constexpr (key_kind<T>::value == 1) bits = (Raw)(bits ^ TOP);
-    if constexpr (key_kind<T>::value == 2) bits = (Raw)(bits & TOP ? ~bits : bits | TOP);
+    if constexpr (key_kind<T>::value == 2) {
+      const Raw size = (Raw)(bits & ~TOP);
+      bits = (Raw)(bits & TOP && size <= largest_bits<T>::value ? ~bits : size | TOP);
+    }
     return DESCENDING ? (Key)~(Key)bits : (Key)bits;
   }
   static TDSL_FN T value(Key key) {

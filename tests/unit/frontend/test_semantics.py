@@ -318,6 +318,16 @@ def test_nan_in_maximum() -> None:
     assert math.isnan(tile("tl.maximum(x, 0.5, propagate_nan=tl.PropagateNan.ALL)", NAN)[0])
     assert tile("tl.clamp(x, 0.25, 0.5)", NAN) == [0.25, 0.5]
     assert tile("tl.max(x)", NAN, 0) == 1.0
+    assert tile("tl.argmin(x, 0)", NAN, 0) == 1
+    assert tile('tl.argmax(x * float("nan"), 0)', NAN, 0) == 0
+
+
+def test_nan_in_sorts() -> None:
+    x = torch.tensor([-math.nan, 0.0, math.inf, -0.0])
+    found = tile("tl.sort(x)", x)
+    assert found[:3] == [0.0, 0.0, math.inf]
+    assert [math.copysign(1, v) for v in found] == [-1, 1, 1, 1]
+    assert math.isnan(tile("tl.topk(x, 1)", x, 1)[0])
 
 
 def test_infinities() -> None:

@@ -110,8 +110,9 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
 
     inputs: tiles of one shape that are reduced together; results have the axes left out, and are
     scalars when none is left. kind: sum, prod, max, min (which ignore NaN), xor, or, and, argmax,
-    argmin (of values and i32 indexes; of equal values the smallest index), or empty for `body`,
-    whose arguments are one element of each input, then another, and which yields their combination.
+    argmin (of values and i32 indexes; numbers before NaN, and of equal values the smallest index),
+    or empty for `body`, whose arguments are one element of each input, then another, and which
+    yields their combination.
     A float sum is accumulated in f32 (f64) and rounded once. widened: dtypes to which elements are
     cast first, one for each input; empty for the inputs' own.
     scratch: shared memory, where the elements of several warps meet. barrier: first named barrier
@@ -222,7 +223,9 @@ def _pick(kind: str, left: Sequence[Array], right: Sequence[Array]) -> Arrays:
     (x, i), (y, j) = left, right
     wx, wy = wide(x), wide(y)
     wins = wx > wy if kind == "argmax" else wx < wy
-    first: Array = wins | ((wx == wy) & (i < j))
+    loses = wx < wy if kind == "argmax" else wx > wy
+    no_x, no_y = np.isnan(wx), np.isnan(wy)
+    first: Array = wins | (~loses & np.where(no_x == no_y, i < j, no_y))
     best, at = x.copy(), i.copy()
     np.copyto(best, y, where=~first)
     np.copyto(at, j, where=~first)

@@ -263,8 +263,7 @@ def max(
     """The largest element along an axis, or of all; NaN is ignored.
 
     Elements below 32 bits are widened to float32 or int32. return_indices: also the int32 index; of
-    equal elements the first (return_indices_tie_break_left=False: any). An index beside NaN is
-    unspecified.
+    equal elements the first. Where all are NaN, so is the result, and the index is the first one.
     """
     del return_indices_tie_break_left
     return _extremum(b, input, axis, "max", indices=return_indices, keep_dims=keep_dims)
@@ -288,7 +287,10 @@ def min(
 def argmax(
     b: Builder, input: Value, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Value:
-    """The int32 index of the largest element along an axis; of equal elements the first."""
+    """The int32 index of the largest element along an axis; of equal elements the first.
+
+    NaN is ignored, where there is a number.
+    """
     del tie_break_left
     return _indexed(
         b, _ordered(b, input, "argmax()"), axis, "argmax", "argmax()", keep_dims=keep_dims
@@ -299,7 +301,10 @@ def argmax(
 def argmin(
     b: Builder, input: Value, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Value:
-    """The int32 index of the smallest element along an axis; of equal elements the first."""
+    """The int32 index of the smallest element along an axis; of equal elements the first.
+
+    NaN is ignored, where there is a number.
+    """
     del tie_break_left
     return _indexed(
         b, _ordered(b, input, "argmin()"), axis, "argmin", "argmin()", keep_dims=keep_dims

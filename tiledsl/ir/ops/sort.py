@@ -26,10 +26,10 @@ from tiledsl.ir.types import Type
 class Sort(Op, opcode="sort.sort"):
     """The first `count` elements along the last axis in ascending (descending) order.
 
-    NaN is larger than every number. merge: the axis is bitonic (it rises, then falls, or the
-    reverse), its extent a
-    power of two: only the last pass of the network runs. scratch: shared memory for the keys of all
-    elements, each row padded to a power of two; barrier, guarded: see `reduce.reduce`.
+    NaN of either sign is larger than every number, and loses its sign. merge: the axis is bitonic
+    (it rises, then falls, or the reverse), its extent a power of two: only the last pass of the
+    network runs. scratch: shared memory for the keys of all elements, each row padded to a power of
+    two; barrier, guarded: see `reduce.reduce`.
     """
 
     a: Value = operand()
@@ -64,7 +64,10 @@ class Sort(Op, opcode="sort.sort"):
     def evaluate(self, a: Any, *_: Any) -> Any:
         keys = sort_keys(np.asarray(a))
         order = np.argsort(~keys if self.descending else keys, axis=-1, kind="stable")
-        return np.take_along_axis(a, order, -1)[..., : self.count].copy()
+        found = np.take_along_axis(a, order, -1)[..., : self.count]
+        if a.dtype.kind in "bui":
+            return found.copy()
+        return np.where(_is_nan(found), np.abs(found), found)  # NaNs have lost their signs
 
 
 def key_bytes(dtype: DType) -> int:
@@ -81,7 +84,13 @@ def sort_keys(a: Any) -> Any:
     top = bits.dtype.type(1 << (8 * size - 1))
     if a.dtype.kind == "i":
         return bits ^ top
-    return np.where(bits & top, ~bits, bits | top)
+    is_below = (bits & top).astype(bool) & ~_is_nan(a)
+    return np.where(is_below, ~bits, bits | top)
+
+
+def _is_nan(a: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.isnan(a)
 
 
 # ---------------------------------------------------------------------- functions of the language
@@ -97,14 +106,20 @@ def _last_axis(x: Value, dim: object, what: str) -> int:
 
 @builtin(methods=(TileType,))
 def sort(b: Builder, x: Value, dim: int | None = None, descending: bool = False) -> Value:
-    """The elements along the last axis in order; NaN counts as larger than every number."""
+    """The elements along the last axis in order; NaN, of either sign, is larger than every number.
+
+    -0.0 comes before 0.0, and NaNs lose their signs.
+    """
     n = _last_axis(x, dim, "sort()")
     return b.value(Sort(x, n, descending=bool(unwrap(descending))))
 
 
 @builtin(methods=(TileType,))
 def topk(b: Builder, x: Value, k: int, dim: int | None = None) -> Value:
-    """The k largest elements along the last axis, the largest first; any k up to the extent."""
+    """The k largest elements along the last axis, the largest first; any k up to the extent.
+
+    NaN counts as in `sort`.
+    """
     n, count = _last_axis(x, dim, "topk()"), compile_time_int(k, "topk(): k")
     if not 1 <= count <= n:
         raise TypeMismatch(f"topk(): k must be in 1..{n}, got {count}")

@@ -129,8 +129,15 @@ class Autotuner(KernelInterface):
 
     def _check_names(self) -> None:
         constants = {k for c in self.configs for k in c.kwargs}
-        used = {"key": self.keys, "reset_to_zero": self.hooks.reset}
-        used |= {"restore_value": self.hooks.restore, "configs": sorted(constants)}
+        for name in self.keys:
+            if name not in self.arg_names:
+                warnings.warn(
+                    f"autotune(): key names {name!r}, which is no parameter of "
+                    f"{self.__name__} and says nothing about a launch",
+                    stacklevel=4,
+                )
+        used = {"reset_to_zero": self.hooks.reset, "restore_value": self.hooks.restore}
+        used |= {"configs": sorted(constants)}
         for what, names in used.items():
             for name in names:
                 if name not in self.arg_names:

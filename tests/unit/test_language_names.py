@@ -18,7 +18,8 @@ from tiledsl.language.extra import libdevice
 LANGUAGE = """
 PropagateNan abs add advance arange argmax argmin associative_scan assume atomic_add atomic_and
 atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor bfloat16 bitonic_merge broadcast
-broadcast_to cast cat cdiv ceil clamp constexpr cos cumprod cumsum debug_barrier device_assert
+broadcast_to cast cat cdiv ceil clamp constexpr core.CONSTEXPR_0 core.arange core.dtype core.extra cos
+cumprod cumsum debug_barrier device_assert
 device_print div_rn dot dot_scaled dtype erf exp exp2 expand_dims extra.cuda.gdc_launch_dependents
 extra.cuda.gdc_wait extra.cuda.globaltimer extra.cuda.num_threads extra.cuda.num_warps
 extra.cuda.smid fdiv flip float16 float32 float64 float8e4b15 float8e4b8 float8e4nv float8e5
@@ -64,6 +65,18 @@ def has(root: object, path: str) -> bool:
 )
 def test_names(root: object, names: str) -> None:
     assert [name for name in names.split() if not has(root, name)] == []
+
+
+@triton.jit
+def through_core(x, FIRST: tl.constexpr = tl.core.CONSTEXPR_0):
+    at = tl.core.arange(0, 8)
+    tl.core.store(x + at, tl.core.where(at == FIRST, 5, at).to(tl.core.int32))
+
+
+def test_kernels_reach_the_language_through_core() -> None:
+    x = torch.zeros(8, dtype=torch.int32)
+    through_core[(1,)](x)
+    assert x.tolist() == [5, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_python_functions() -> None:

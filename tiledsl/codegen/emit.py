@@ -98,7 +98,7 @@ class Walker:
         if loc is None or (loc.file, loc.line) == self._line:
             return ""
         self._line = (loc.file, loc.line)
-        text = loc.text.strip()
+        text = loc.text.strip().rstrip("\\").rstrip()  # at the end it would join the next line
         return f"// {loc.short}  {text}\n" if text else f"// {loc.short}\n"
 
 

@@ -16,7 +16,7 @@ from tiledsl.ir import markers
 if TYPE_CHECKING:
     from tiledsl.language.names import *  # noqa: F403
 
-_SUBMODULES = ("extra", "math", "standard")
+_SUBMODULES = ("core", "extra", "math", "standard")
 _MARKERS = ("Auto", "PropagateNan", "Tensor", "TensorList", "auto", "constexpr", "tensor")
 
 globals().update(dtypes.BY_USER_NAME, dtype=dtypes.DType, cdiv=host_functions.cdiv)

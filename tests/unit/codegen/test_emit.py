@@ -127,6 +127,21 @@ def test_source_lines_are_shown_once_each(tmp_path: Path) -> None:
     assert text.index("user.py:1") < text.index("a_1 = n + 1") < text.index("user.py:2")
 
 
+def test_a_source_line_that_ends_in_a_backslash_does_not_hide_the_statement(tmp_path: Path) -> None:
+    path = tmp_path / "user.py"
+    path.write_text("a, b = n + 1, \\\n    n + 2\n")
+    k = mg.Kernel("continued", num_threads=32)
+    n = k.arg("n", ScalarType(dt.int32))
+    out = k.arg("out", TensorType(1, dt.int32, 0, True, 16))
+    with k.b.located(SourceLoc(str(path), 1)):
+        a = k.add(n, 1, "a")
+        value = k.tile(tile.Splat(a, (1,)), blocked((1,), 1), "x")
+        k.op(memory.Store(out, (a,), value, block_shape=(1,)))
+    text = kernel_text(k.graph)
+    assert "// user.py:1  a, b = n + 1,\n" in text
+    assert "\\\n" not in text
+
+
 def test_roles_form_a_chain() -> None:
     k = mg.Kernel("roles", num_threads=512)
     for op in (

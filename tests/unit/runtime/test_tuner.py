@@ -245,8 +245,9 @@ def test_heuristics_and_autotune_stack_either_way(fake):
 
 
 def test_mistakes_are_found_when_decorating():
-    with pytest.raises(TypeMismatch, match="key names 'm'"):
+    with pytest.warns(UserWarning, match="key names 'm', which is no parameter of scale") as caught:
         tiledsl.autotune(CONFIGS, key=["m"])(scale)
+    assert caught[0].filename == __file__
     with pytest.raises(TypeMismatch, match="configs names 'BLOK'"):
         tiledsl.autotune([tiledsl.Config({"BLOK": 1})], key=["n"])(scale)
     with pytest.raises(TypeMismatch, match="has no 'prune'"):

@@ -76,6 +76,7 @@ from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.epilogue_channel import build_loader
 from tiledsl.ws.epilogue_channel import epilogue_channel
+from tiledsl.ws.fitting import fitted
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_consumer import build_flow_consumer
@@ -265,7 +266,7 @@ def planned_kernels(request: Request, ranking: Ranking, failures: list[str]) -> 
         if choice is None:
             break
         try:
-            made = specialize(request, choice)
+            made = fitted(functools.partial(specialize, request, choice), choice.plan)
         except (ScheduleError, ResourceError, CodegenError) as error:
             note_failure(failures, error)
             continue
@@ -332,8 +333,9 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         declined[:] = [Declined(what, made, flow.loops[0].loop.loc)]
         return
     declined.clear()
+
     made = replace(made, notes=(*why, *made.notes))
-    yield specialize_flow(request, graph, flow, made)
+    yield fitted(functools.partial(specialize_flow, request, graph, flow, made), made.plan)
     while made.registers:
         made = plan_flow(
             graph, flow, request.overrides, request.launch, request.target,
@@ -342,12 +344,12 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
         if isinstance(made, str):  # an option that only the schedule with more registers could take
             declined[:] = [Declined(BY_OPTIONS, made, flow.loops[0].loop.loc)]
             return
-        yield specialize_flow(request, graph, flow, made)
+        yield fitted(functools.partial(specialize_flow, request, graph, flow, made), made.plan)
 
 
-def specialize(request: Request, choice: Choice) -> Kernel:
-    """The warp-specialised kernel of one plan."""
-    graph, plan = choice.graph, choice.plan
+def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
+    """The warp-specialised kernel of one plan: that of a choice, or one that takes less."""
+    graph = choice.graph
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     cut_stores(graph)
     analysis = analyze(graph)
@@ -373,9 +375,13 @@ def specialize(request: Request, choice: Choice) -> Kernel:
     return made
 
 
-def specialize_flow(request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan) -> Kernel:
-    """The warp-specialised kernel of a program with flow loops."""
-    plan = flow_plan.plan
+def specialize_flow(
+    request: Request, graph: TileGraph, flow: Flow, flow_plan: FlowPlan, plan: Plan
+) -> Kernel:
+    """The warp-specialised kernel of a program with flow loops.
+
+    plan: that of the flow plan, or one that takes less.
+    """
     stores, notes = stored_geometry(flow.stores, plan)
     out, builder, mapping = role_graph(graph)
     channels, arefs, outer = make_flow_channels(builder, flow, plan)

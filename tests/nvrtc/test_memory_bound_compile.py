@@ -186,6 +186,19 @@ def test_cross_entropy() -> None:
     assert "ld.global.v4.b32" in accesses(kernel)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_transposed_to_odd_rows(dtype: torch.dtype) -> None:
+    """Four CTAs of 8 warps are on an SM, which takes 64 registers."""
+    x, y = empty(6103, 4096, dtype=dtype), empty(4096, 6103, dtype=dtype)
+    rows = 256 // dtype.itemsize
+    kernel = transpose.transpose_kernel.compile(x, y, rows, 64, grid=(96, 64))
+    assert any("whole sectors" in note for note in kernel.notes)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert kernel.compiled.registers <= 64
+    assert "st.global.v4.u32" in accesses(kernel)
+
+
 def test_both_sides_of_a_transposition_have_vectors() -> None:
     x = empty(4096, 4096, dtype=BF16)
     kernel = transpose.transpose_kernel.compile(x, x, 64, 64, grid=(64, 64))

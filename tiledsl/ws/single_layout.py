@@ -16,6 +16,7 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory_rows import StoreRows
+from tiledsl.ir.ops.memory_rows import StoreSectors
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
@@ -37,6 +38,7 @@ from tiledsl.ws.row_stores import store_rows
 from tiledsl.ws.scratch import SMALL_BYTES
 from tiledsl.ws.scratch import padded_bytes
 from tiledsl.ws.scratch import scratch_bytes
+from tiledsl.ws.sector_stores import store_sectors
 from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import Limits
@@ -53,6 +55,7 @@ CTA_BYTES = 1024
 """Shared memory that each CTA on an SM takes beside its own."""
 
 _DOTS = (mma.Dot, mma.Issue)
+_MOVES = (tile.ConvertLayout, StoreRows, StoreSectors)
 
 LaidOut = tuple[TileGraph, Role, list[str], SinglePlan]
 
@@ -201,7 +204,7 @@ def _attempt(
     made = _lay_out(graph, plan, target, depth, room or UNLIMITED)
     if room is not None or plan.num_ctas > 1:
         return made
-    moves = [*made.graph.find(tile.ConvertLayout), *made.graph.find(StoreRows)]
+    moves = [op for kind in _MOVES for op in made.graph.find(kind)]
     largest = max((padded_bytes(op) for op in moves), default=0)
     if largest <= SMALL_BYTES:
         return made
@@ -234,6 +237,8 @@ def _lay_out(
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
+    if plan.num_ctas == 1:
+        notes += store_sectors(out, role.body)
     store_rows(out, role.body)
     problem = ""
     try:

@@ -62,7 +62,7 @@ Parts = Sequence[tuple[str, str]]
 """What the thread and what register `i` contribute to each coordinate."""
 
 
-def _parts(e: Emission, type_: TileType) -> Parts:
+def coordinate_parts(e: Emission, type_: TileType) -> Parts:
     """The parts of a tile's coordinates; those of the thread are declared before."""
     layout = e.layout(type_)
     return [
@@ -71,13 +71,14 @@ def _parts(e: Emission, type_: TileType) -> Parts:
     ]
 
 
-def _sums(parts: Parts) -> list[str]:
+def sums_of(parts: Parts) -> list[str]:
+    """The coordinates that the parts add up to."""
     return [add(thread, register) for thread, register in parts]
 
 
 def coordinates(e: Emission, type_: TileType) -> list[str]:
     """The coordinates of register `i`; parts that do not change are declared before."""
-    return _sums(_parts(e, type_))
+    return sums_of(coordinate_parts(e, type_))
 
 
 def inside_tile(e: Emission, type_: TileType, coords: Sequence[str], *, once: bool) -> list[str]:
@@ -126,7 +127,7 @@ def _own_place(e: Emission, type_: TileType, own: Parts, scratch: str, shape: Se
     layout, size = e.layout(type_), type_.dtype.bytes
     extents = (*shape, *(digit.size for dim in layout.dims for digit in dim))
     if is_padded(layout, type_.shape) or any(n & (n - 1) for n in extents):
-        return _place(scratch, flat_index(_sums(own), shape), size)
+        return _place(scratch, flat_index(sums_of(own), shape), size)
     places = [_swizzled(flat_index([c[n] or "0" for c in own], shape), size) for n in range(2)]
     return f"{scratch} + ({' ^ '.join(places)})"
 
@@ -151,8 +152,8 @@ def put_tile(
 ) -> str:
     """Writes a tile into a row-major tile of `shape`, from coordinate `start` on."""
     type_ = tile_type(value, "exchange")
-    own = _parts(e, type_)
-    coords = _sums(own)
+    own = coordinate_parts(e, type_)
+    coords = sums_of(own)
     condition = " && ".join(inside_tile(e, type_, coords, once=True)) or "true"
     begin = tuple(start or (0,) * type_.rank)
     width = _width(e, type_, begin[-1], shape[-1]) if type_.rank else 1
@@ -191,7 +192,7 @@ def get_registers(e: Emission, type_: TileType, name: str, scratch: str) -> str:
         index = flat_index(clamped_coordinates(e, type_), type_.shape)
         at = _place(scratch, index, type_.dtype.bytes)
     else:
-        at = _own_place(e, type_, _parts(e, type_), scratch, type_.shape)
+        at = _own_place(e, type_, coordinate_parts(e, type_), scratch, type_.shape)
     return _reads(e, type_, name, at, _width(e, type_))
 
 

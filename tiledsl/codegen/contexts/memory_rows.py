@@ -1,24 +1,36 @@
-"""Stores by rows: an exchange through shared memory, and pieces of rows out of it."""
+"""Stores by rows: an exchange through shared memory, and pieces of rows out of it.
+
+Where pieces are gathered from columns, these lie behind each other in shared memory, permuted so
+that they do not meet in a bank (`column_at` of templates/include/tiledsl/rows.cuh).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
+from tiledsl.codegen.contexts.exchange import coordinate_parts
+from tiledsl.codegen.contexts.exchange import flat_index
 from tiledsl.codegen.contexts.exchange import get_registers
+from tiledsl.codegen.contexts.exchange import inside_tile
 from tiledsl.codegen.contexts.exchange import loop_text
 from tiledsl.codegen.contexts.exchange import put_tile
 from tiledsl.codegen.contexts.exchange import scratch_of
+from tiledsl.codegen.contexts.exchange import sums_of
 from tiledsl.codegen.contexts.exchange import thread_index
+from tiledsl.codegen.contexts.memory import PIECE_BYTES
 from tiledsl.codegen.contexts.memory import access_of
 from tiledsl.codegen.contexts.memory import block_of
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
+from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory_rows import StoreRows
+from tiledsl.ir.ops.memory_rows import StoreSectors
 from tiledsl.ir.ops.tile import tile_type
 
 
@@ -63,28 +75,105 @@ def store_rows(op: StoreRows, e: Emission) -> RowsContext:
     )
 
 
-def _rows(op: StoreRows, scratch: str, e: Emission) -> str:
-    """The call that stores rows at any address."""
-    t = tensor_type(op.tensor, "store_rows")
-    inner = t.inner_dim
+@dataclass(frozen=True)
+class SectorsContext:
+    """guard, sync: barriers. puts, puts_more: loops into shared memory. stores: the call behind."""
+
+    guard: str
+    puts: str
+    puts_more: str
+    sync: str
+    stores: str
+
+
+@emits("memory.store_sectors")
+def store_sectors(op: StoreSectors, e: Emission) -> SectorsContext:
+    """`store_sectors<bf16, 64, 128, 16, 256, BlockStore>(scratch_1, ..., head, more, row);`."""
+    scratch, sync = scratch_of(op, e), sync_text(e, op.barrier)
+    rows = tile_type(op.value, "store_sectors")
+    more = tile_type(op.more, "store_sectors").shape[1]
+    behind = f"{scratch} + {rows.num_elements * rows.dtype.bytes}"
+    program, programs = e.atom(op.program), e.atom(op.programs)
+    line = _line(op)
+    form = f"{memory_type(rows.dtype)}, {op.block_shape[line]}, {rows.shape[1]}, {more}"
+    stores = (
+        f"store_sectors<{form}, {_threads(e)}, BlockStore>({scratch}, {thread_index(e)},\n"
+        f"    {_ends(op, e)}, {program} == 0, {program} + 1 < {programs},\n"
+        f"    {_row(op, line, e)});"
+    )
+    return SectorsContext(
+        sync if op.guarded else "",
+        _put_columns(e, op.value, scratch),
+        _put_columns(e, op.more, behind),
+        sync,
+        stores,
+    )
+
+
+def _put_columns(e: Emission, value: Value, scratch: str) -> str:
+    """Writes a matrix into shared memory, column behind column.
+
+    What the thread and what the register contribute to a place have no bit in common: the place is
+    the exclusive or of theirs.
+    """
+    type_ = tile_type(value, "store_sectors")
+    layout, (rows, cols), size = e.layout(type_), type_.shape, type_.dtype.bytes
+    own = coordinate_parts(e, type_)
+    inside = inside_tile(e, type_, sums_of(own), once=True)
+    (row, col), swizzle = own, f"column_at<{rows * size}, {PIECE_BYTES // size}>"
+
+    def place(part: int) -> str:
+        index = flat_index([col[part] or "0", row[part] or "0"], (cols, rows))
+        return f"{swizzle}(({index}) * {size})"
+
+    at = f"({scratch}) + ({place(0)} ^ {place(1)})"
+    width = vector_width(layout, 0, rows, size)
+    form = f"{width}, {memory_type(type_.dtype)}"
+    statement = f"write_shared<{form}>({e.text(value)}, i, {at}, {' && '.join(inside) or 'true'});"
+    return loop_text(layout.num_regs, width, statement)
+
+
+def _line(op: StoreRows | StoreSectors) -> int:
+    """The dimension of the tensor that the rows of a tile are counted along."""
+    inner = tensor_type(op.tensor, "store").inner_dim
+    (line,) = (d for d in range(len(op.offsets)) if d != inner and op.block_shape[d] > 1)
+    return line
+
+
+def _threads(e: Emission) -> int:
+    return min(32 * e.place.num_warps, e.num_threads)
+
+
+def _ends(op: StoreRows | StoreSectors, e: Emission) -> str:
+    """The columns of a tile that the tensor begins and ends with."""
+    inner = tensor_type(op.tensor, "store").inner_dim
     assert inner is not None
-    (line,) = (d for d in range(t.rank) if d != inner and op.block_shape[d] > 1)
+    start = e.atom(op.offsets[inner])
+    return f"-(i64){start}, {e.params.shape(op.tensor, inner)} - {start}"
+
+
+def _row(op: StoreRows | StoreSectors, line: int, e: Emission) -> str:
+    """A function of a row's number: where it begins, and whether it is there."""
+    t = tensor_type(op.tensor, "store")
     places: list[str] = []
     inside: list[str] = []
     for d, offset in enumerate(op.offsets):
         at = e.atom(offset)
         at = add("" if at == "0" else at, "i") if d == line else at
-        if d != inner:
+        if d != t.inner_dim:
             places.append(f"({at}) * {e.params.stride(op.tensor, d)}")
             inside.append(f"inside({at}, {e.params.shape(op.tensor, d)})")
-    start = e.atom(op.offsets[inner])
+    assert t.inner_dim is not None
+    start = e.atom(op.offsets[t.inner_dim])
     at = " + ".join([*places, *([start] if start != "0" else [])])
-    element = memory_type(t.dtype)
     lane = f"{e.params.pointer(op.tensor)} + ({at}), {' && '.join(inside)}"
-    form = f"{element}, {op.block_shape[line]}, {op.block_shape[inner]}"
-    threads = min(32 * e.place.num_warps, e.num_threads)
-    ends = f"-(i64){start}, {e.params.shape(op.tensor, inner)} - {start}"
-    return (
-        f"store_rows<{form}, {threads}, BlockStore>({scratch}, {thread_index(e)}, {ends},\n"
-        f"    [&](int i) {{ return MaskedLane<{element}>{{{lane}}}; }});"
-    )
+    return f"[&](int i) {{ return MaskedLane<{memory_type(t.dtype)}>{{{lane}}}; }}"
+
+
+def _rows(op: StoreRows, scratch: str, e: Emission) -> str:
+    """The call that stores rows at any address."""
+    t, line = tensor_type(op.tensor, "store_rows"), _line(op)
+    assert t.inner_dim is not None
+    form = f"{memory_type(t.dtype)}, {op.block_shape[line]}, {op.block_shape[t.inner_dim]}"
+    first = f"{scratch}, {thread_index(e)}, {_ends(op, e)}"
+    return f"store_rows<{form}, {_threads(e)}, BlockStore>({first},\n    {_row(op, line, e)});"

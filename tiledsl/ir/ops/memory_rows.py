@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.errors import VerifyError
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout_moves import exchange_bytes
 from tiledsl.ir.op import Effect
@@ -11,6 +12,7 @@ from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.tile import tile_type
+from tiledsl.target import Target
 
 
 class StoreRows(
@@ -34,3 +36,36 @@ class StoreRows(
         """Shared memory for the tile."""
         t = tile_type(self.value, "store_rows")
         return exchange_bytes(t.num_elements, t.dtype.bytes)
+
+
+class StoreSectors(
+    Store,
+    opcode="memory.store_sectors",
+    levels=Level.WARP_SPECIALIZED | Level.MACHINE,
+    effect=Effect.WRITE,
+):
+    """`memory.store` of a matrix whose rows go on in the next program's: no sector has two writers.
+
+    A sector of memory that two programs share is stored by the first of them, all of it, so that
+    what programs store together is the same. more: the tile's next columns, which are the first
+    ones of the next program. program, programs: its number along the grid, and how many there are.
+    The columns of both pass through shared memory. scratch, barrier, guarded: see `tile.reshape`.
+    """
+
+    more: Value = operand(kw_only=True)
+    program: Value = operand(kw_only=True)
+    programs: Value = operand(kw_only=True)
+    scratch: Value | None = operand(default=None)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
+
+    def verify(self, target: Target) -> None:
+        super().verify(target)
+        t, more = tile_type(self.value, "store_sectors"), tile_type(self.more, "store_sectors")
+        if t.rank != 2 or more.shape[:1] != t.shape[:1] or more.dtype != t.dtype:
+            raise VerifyError(f"store_sectors: {more} is no column behind {t}")
+
+    def scratch_bytes(self) -> int:
+        """Shared memory for both."""
+        t, more = tile_type(self.value, "store_sectors"), tile_type(self.more, "store_sectors")
+        return exchange_bytes(t.num_elements + more.num_elements, t.dtype.bytes)

@@ -46,7 +46,7 @@ logical_or max min permute reshape split store sum to trans
 
 HOST = """
 Config JITFunction TensorDescriptor autotune cdiv constexpr constexpr_function heuristics jit
-language next_power_of_2 set_allocator testing.do_bench tools.tensor_descriptor.TensorDescriptor
+language next_power_of_2 set_allocator testing.Benchmark testing.do_bench testing.perf_report tools.tensor_descriptor.TensorDescriptor
 """
 
 

@@ -379,3 +379,19 @@ def test_bad_descriptors():
         TensorDescriptor.from_tensor(x, [4, 0])
     with pytest.raises(LaunchError, match="none of zero, nan"):
         TensorDescriptor.from_tensor(x, [4, 4], padding="one")
+
+
+def test_reports_are_tables(tmp_path, capsys):
+    by_size = tiledsl.testing.Benchmark(
+        ["M", "N"], [2, (3, 4)], "way", ["sum", "product"], ["Sum", "Product"], "sizes", {"by": 10}
+    )
+
+    @tiledsl.testing.perf_report(by_size)
+    def measured(M, N, way, by, more=0):
+        return (M + N if way == "sum" else M * N * by + more), 0.0, 1.0
+
+    want = [["M", "N", "Sum", "Product"], ["2", "2", "4.000000", "41.000000"]]
+    want.append(["3", "4", "7.000000", "121.000000"])
+    assert measured.run(print_data=True, save_path=tmp_path / "made", more=1) == [want]
+    assert capsys.readouterr().out.splitlines()[2] == "2  2  4.000000   41.000000"
+    assert (tmp_path / "made" / "sizes.csv").read_text().startswith("M,N,Sum,Product\n2,2,")

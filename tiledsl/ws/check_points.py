@@ -255,9 +255,12 @@ class PointRun(Run):
                 reads = parts = 0
                 for x in states:
                     parts += len(x.parts)
+                    over: set[int] = set()  # a thread's last read stands for those before
                     for r in x.reads:
-                        if not r.end or r.of_warps:
+                        if not r.end or (r.of_warps and r.thread not in over):
                             reads += 1
+                            if r.end:
+                                over.add(r.thread)
                 stand += (reads, parts)
         for t in self.threads:
             stand += (t.where.id if t.where is not None else 0, len(t.groups), len(t.stores))

@@ -2,10 +2,11 @@
 
 A flow loop is a `for` whose body holds dots. Each operand of a dot is a block load of the loop (its
 own channel), a block load made before the loop (a channel of one slot that lives through the loop),
-or a tile that is computed: a left operand stays in registers where the dot reads it as it is, what
-is left is staged in shared memory. A loaded tile may feed tile math as well, which then reads its
-slot. Nothing else is assumed: any number of dots, accumulators that the loop carries, scales or
-reads in between, sibling loops that continue the same channels.
+a right operand that is one number (written once a tile), or a tile that is computed: a left operand
+stays in registers where the dot reads it as it is, what is left is staged in shared memory. A
+loaded tile may feed tile math as well, which then reads its slot. Nothing else is assumed: any
+number of dots, accumulators that the loop carries, scales or reads in between, sibling loops that
+continue the same channels.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
+from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -45,6 +47,7 @@ from tiledsl.ws.analysis import smem_of_load
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
+from tiledsl.ws.flow_parts import FixedOperand
 from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import StagedOperand
 from tiledsl.ws.paired import pair_rows
@@ -205,7 +208,10 @@ def _flow_dot(
     staged: list[StagedOperand] = []
     bounds: list[Bound] = []
     register_a = False
+    fixed = _fixed(dot)
     for side, value in enumerate((dot.a, dot.b)):
+        if side == 1 and fixed is not None:
+            continue
         found = operand_load(value)
         bound = bound_of(value, loop) if found is None else None
         if bound is not None and can_clear(graph, bound):
@@ -235,8 +241,22 @@ def _flow_dot(
         (inner if made.op.parent is loop.body else outer).setdefault(made.op.id, made)
         loads.append((inner if made.op.parent is loop.body else outer)[made.op.id])
     return FlowDot(
-        dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged), tuple(bounds)
-    )
+        dot, is_zero_tile(dot.acc), tuple(loads), register_a, tuple(staged), tuple(bounds),
+        fixed=fixed,
+    )  # fmt: skip
+
+
+def _fixed(dot: Dot) -> FixedOperand | None:
+    """The right operand of a dot where it is one number throughout."""
+    splat = dot.b.defining_op
+    number = constant_value(splat.a) if isinstance(splat, Splat) else None
+    type_ = dot.b.type
+    assert isinstance(type_, TileType)
+    if number is None or type_.dtype.bits not in (8, 16) or not type_.dtype.is_float:
+        return None
+    K, N = type_.shape
+    smem = SmemType((N, K), type_.dtype, 1)
+    return FixedOperand(float(number), smem, 2 * dot.id + 1, dot.b.name or "constant")
 
 
 def can_clear(graph: TileGraph, bound: Bound) -> bool:

@@ -107,6 +107,7 @@ class FlowConsumerBuilder(FlowOperands):
         loop, body = self.tile_loop()
         with self.b.at(body):
             self.guard_range()
+            self.write_fixed()
             self.clone_into(ops)
             if loop is not None and isinstance(ops[-1], Store) and ops[-1].id in self.stores:
                 # The last statement is one lane's.
@@ -504,6 +505,8 @@ class FlowConsumerBuilder(FlowOperands):
         for item in found.staged:
             at = part.staged[item.key]
             sides[item.side] = self.b.value(View(at)) if item.is_transposed else at
+        if found.fixed is not None:
+            sides[1] = self.b.value(View(self.fixed[found.fixed.key]))
         a, b = sides[0] if sides[0] is not None else self.get(dot.a), sides[1]
         assert b is not None
         if found.zero_acc:

@@ -15,6 +15,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Max
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Select
@@ -22,7 +23,9 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import Clear
 from tiledsl.ir.ops.smem import Read
+from tiledsl.ir.ops.smem import Stage
 from tiledsl.ir.ops.smem import View
+from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.bounded import Bound
@@ -74,6 +77,17 @@ class FlowOperands(ConsumerBuilder):
         self.covered = {b.select.id for f in flow.loops for d in f.dots for b in d.bounds}
         self.part: Iteration | None = None
         self.read_loads: set[int] = set()
+        self.fixed: dict[int, Value] = {}
+
+    def write_fixed(self) -> None:
+        """Operands that are one number, at the beginning of a tile.
+
+        Written once for all tiles, they would gather reads that the proof never sees an end of.
+        """
+        for item in [d.fixed for f in self.flow.loops for d in f.dots if d.fixed is not None]:
+            number = self.b.value(Constant(item.value, item.smem.dtype))
+            tile = self.b.value(Splat(number, item.smem.shape), item.name)
+            self.fixed[item.key] = self.b.value(Stage(tile, item.smem, item.key), item.name)
 
     def get_slots(self, flow: FlowLoop, loads: set[int], part: Iteration) -> None:
         """Waits for the channels of some loads, unless the iteration has their slots already."""

@@ -27,6 +27,20 @@ class StagedOperand:
 
 
 @dataclass(frozen=True)
+class FixedOperand:
+    """A right operand that is one number throughout, written to shared memory once a tile.
+
+    value: the number. smem: of the tile [N, K] that is written, of which the dot reads the
+    transpose. key: of the buffer. name: of the operand.
+    """
+
+    value: float
+    smem: SmemType
+    key: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Rounded:
     """How a left operand of 8-bit elements is made from paired columns.
 
@@ -44,7 +58,7 @@ class FlowDot:
     zero_acc: it starts from zeros. loads: operand loads that it reads. register_a: its left operand
     is a register tile. staged: operands that are written to shared memory first. bounds: of loads
     whose last rows are cleared first. rounded: where its left operand comes from a product whose
-    right operand has paired rows.
+    right operand has paired rows. fixed: its right operand, where that is one number.
     """
 
     dot: Dot
@@ -54,6 +68,7 @@ class FlowDot:
     staged: tuple[StagedOperand, ...] = ()
     bounds: tuple[Bound, ...] = ()
     rounded: Rounded | None = None
+    fixed: FixedOperand | None = None
 
     @property
     def inputs(self) -> tuple[Value, ...]:

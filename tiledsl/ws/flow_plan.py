@@ -217,6 +217,7 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
     }
     slot = max(1, sum(groups.values()))
     staged = {s.key: s.smem.bytes for f in flow.loops for d in f.dots for s in d.staged}
+    staged |= {d.fixed.key: d.fixed.smem.bytes for f in flow.loops for d in f.dots if d.fixed}
     fixed = outer + sum(staged.values())
     room = target.smem_bytes - 1024 - fixed
     buffers = 2 if (room - staging * 2) // slot >= 2 else 1

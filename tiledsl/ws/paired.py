@@ -94,6 +94,8 @@ def _pair(
     found = [d for d in dots if d.dot.id in makers]
     if len(makers) != 1 or len(found) != 1 or not found[0].zero_acc:
         return "it is not made from one product that starts from zero"
+    if not found[0].loads:
+        return "the first product's right operand is not loaded"
     load = found[0].loads[-1]
     problem = _problem(graph, loop, found[0], load) if load.op.id in inner else "no load"
     if problem:

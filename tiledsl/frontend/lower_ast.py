@@ -23,7 +23,7 @@ from tiledsl.frontend.scope import TooManyErrors
 from tiledsl.frontend.source import plain_function
 from tiledsl.frontend.source import source_of
 from tiledsl.frontend.specialize import bind
-from tiledsl.ir.analysis.axis_info import Divisors
+from tiledsl.ir.analysis.axis_values import Divisors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value

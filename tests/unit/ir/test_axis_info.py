@@ -13,10 +13,10 @@ import tiledsl.language as tl
 from tests.pointer_kernels import matmul
 from tests.pointer_kernels import vector_add
 from tiledsl.frontend.lower_ast import lower_function
-from tiledsl.ir.analysis.axis_info import Axis
 from tiledsl.ir.analysis.axis_info import AxisFacts
-from tiledsl.ir.analysis.axis_info import AxisInfo
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.axis_values import Axis
+from tiledsl.ir.analysis.axis_values import AxisInfo
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.interp import Interpreter
 from tiledsl.ir.interp import bind

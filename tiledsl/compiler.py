@@ -79,8 +79,8 @@ from tiledsl.ws.epilogue_channel import epilogue_channel
 from tiledsl.ws.fitting import fitted
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow import analyze_flow
+from tiledsl.ws.flow_channels import make_flow_channels
 from tiledsl.ws.flow_consumer import build_flow_consumer
-from tiledsl.ws.flow_consumer import make_flow_channels
 from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles

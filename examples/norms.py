@@ -105,10 +105,10 @@ def backward(dy, x, weight, mean, rstd, *, centred, **options):
         n_rows, n_cols, CENTRED=centred, BLOCK=triton.next_power_of_2(n_cols), **options,
     )  # fmt: skip
     sums = torch.empty((kinds, n_cols), device=x.device, dtype=weight.dtype)
-    ROWS = min(128, triton.next_power_of_2(programs))
-    BLOCK = 4096 // ROWS
+    ROWS = min(1024, triton.next_power_of_2(max(1, programs * 15 // 16)))
+    BLOCK = max(16, 8192 // ROWS)
     sum_parts[(triton.cdiv(n_cols, BLOCK), kinds)](
-        sums, parts, programs, n_cols, ROWS=ROWS, BLOCK=BLOCK, num_warps=8
+        sums, parts, programs, n_cols, ROWS=ROWS, BLOCK=BLOCK, num_warps=ROWS * BLOCK // 1024
     )
     return dx, sums[0], sums[1] if centred else None
 

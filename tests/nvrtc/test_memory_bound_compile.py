@@ -101,6 +101,15 @@ def test_softmax(n: int, dtype: torch.dtype, warps: int, ctas: int) -> None:
         assert accesses(kernel) == WIDE
 
 
+@pytest.mark.parametrize("made", [softmax_of, norm_of])
+def test_messages_of_a_cluster(made: Callable[..., Kernel]) -> None:
+    """Lanes send to a block each; waiting for what comes in does not empty the SM's L1."""
+    kernel = made(131072, BF16)
+    ptx = ptx_of(kernel.module)
+    assert len(re.findall(r"^\s*st\.async", ptx, re.MULTILINE)) == 3  # two sums, a program
+    assert "acquire.cluster.shared::cta" not in ptx
+
+
 def test_programs_that_do_not_stay() -> None:
     """Each program is launched, loads into registers, and waits at the cluster's barrier."""
     x = empty(ROWS, 131072, dtype=BF16)

@@ -36,27 +36,29 @@ TDSL_FN i32 next_tile(i32* counter, i32 drawn, i32 tiles) {
 // thread draws once for each program that it starts. ISA: atom.
 template <int SIZE> TDSL_FN bool draws() { return threadIdx.x == 0 && (SIZE == 1 || cluster_rank() == 0); }
 template <int SIZE> TDSL_FN i32 draw_program(i32* counter) { return draws<SIZE>() ? atomicAdd(counter, 1) : 0; }
-// Sends the program of a drawn number, of `count` in all, to the blocks of the cluster; whoever has the last number sets
-// the counter back. A kernel without clusters has no st.async: its block arrives itself. All threads. ISA: st.async.
+// Sends the program of a drawn number, of `count` in all, to the blocks of the cluster, lane c to block c; whoever has the
+// last number sets the counter back. A kernel without clusters has no st.async: its block arrives itself. All threads,
+// warps converged. ISA: st.async.
 template <int SIZE>
 TDSL_FN void send_program(i32* counter, i32 drawn, i32 count, u32 box, u32 barrier) {
-  if (SIZE > 1 && threadIdx.x == 0) mbarrier_expect_tx(barrier, sizeof(i32));
-  if (draws<SIZE>()) {
-    if (drawn == count - 1) *counter = 0;
-    const i32 program = drawn + 2 * tile_step<SIZE>();
-    if constexpr (SIZE == 1) {
-      st_shared<i32>(box, program);
+  if (draws<SIZE>() && drawn == count - 1) *counter = 0;
+  if constexpr (SIZE == 1) {
+    if (draws<SIZE>()) {
+      st_shared<i32>(box, drawn + 2 * tile_step<SIZE>());
       mbarrier_arrive(barrier);
-    } else {
-#pragma unroll
-      for (u32 cta = 0; cta < SIZE; ++cta) st_async(mapa(box, cta), mapa(barrier, cta), program);
+    }
+  } else {
+    if (threadIdx.x == 0) mbarrier_expect_tx(barrier, sizeof(i32));
+    if (threadIdx.x < 32 && cluster_rank() == 0) {
+      const i32 program = uniform(drawn) + 2 * tile_step<SIZE>();
+      if (lane_id() < SIZE) st_async(mapa(box, lane_id()), mapa(barrier, lane_id()), program);
     }
   }
 }
-// What was sent. All threads, warps converged. ISA: mbarrier.try_wait, ld.shared.
+// What was sent, to this block's own shared memory: see exchange_partials. All threads, warps converged. ISA:
+// mbarrier.try_wait, ld.shared.
 template <int SIZE> TDSL_FN i32 receive_program(u32 box, u32 barrier, Cursor<1>& c) {
-  if constexpr (SIZE == 1) mbarrier_wait(barrier, c.parity);
-  else mbarrier_wait_cluster(barrier, c.parity);
+  mbarrier_wait(barrier, c.parity);
   c.next();
   return uniform(ld_shared<i32>(box));
 }

@@ -124,7 +124,9 @@ TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane)
 // As put_partials_cluster for values that all lanes hold, without a barrier of the cluster: the stores complete on an
 // mbarrier of each block, one of two that the exchanges of a loop use in turn, each with a part of BYTES bytes. Returns
 // the part, where everything has arrived. A block overwrites a part two exchanges later, when the one between has told
-// that all warps have read it. Warps converged, all threads of the cluster. ISA: st.async, mbarrier.
+// that all warps have read it. They lie in this block's own shared memory, for which acquire.cta is enough: acquire.cluster
+// also empties the SM's L1, after what threads load into shared memory meanwhile. Warps converged, all threads of the
+// cluster. ISA: st.async, mbarrier.
 template <int CTAS, int WARPS, int BYTES, class T, int N>
 TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)[N], u32 warp) {
   using Values = SharedValues<T, WARPS * N, true>;
@@ -135,7 +137,7 @@ TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)
 #pragma unroll
     for (int o = 0; o < N; ++o) Values::put_async(there, done, o * WARPS + warp, x[o]);
   }
-  mbarrier_wait_cluster(bar, c.parity);
+  mbarrier_wait(bar, c.parity);
   c.next();
   return part;
 }
@@ -204,7 +206,7 @@ TDSL_FN void reduce_cluster(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32
       for (int o = 0; o < N; ++o) All::put_async(there, done, o * CTAS + rank, x[o]);
     }
   }
-  mbarrier_wait_cluster(bar, c.parity);
+  mbarrier_wait(bar, c.parity);
   c.next();
   combine_shared<CTAS, All>(all, x, combine);
 }

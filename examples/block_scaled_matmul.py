@@ -21,10 +21,11 @@ BLOCK = 128
 # fmt: off
 @tiledsl.jit
 def block_scaled_matmul(a: tl.Tensor, b: tl.Tensor, sa: tl.Tensor, sb: tl.Tensor, c: tl.Tensor,
-                        BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto(128, 64)):
+                        BM: tl.constexpr = tl.auto, BN: tl.constexpr = tl.auto):
     """c[M, N] = (a * sa) @ (b * sb).
 
-    a: [M, K] fp8, b: [K, N] fp8. sa: [K / 128, M] f32, sb: [K / 128, N / 128] f32.
+    a: [M, K] fp8, b: [K, N] fp8. sa: [K / 128, M] f32, sb: [K / 128, N / 128] f32. The columns of a
+    tile (up to 256) may lie in three blocks of b.
     """
     blocks = tl.cdiv(a.shape[1], 128)
     tl.device_assert((sa.shape[0] == blocks) & (sa.shape[1] == a.shape[0]), "sa [K / 128, M]")
@@ -32,11 +33,13 @@ def block_scaled_matmul(a: tl.Tensor, b: tl.Tensor, sa: tl.Tensor, sb: tl.Tensor
         (sb.shape[0] == blocks) & (sb.shape[1] == tl.cdiv(b.shape[1], 128)), "sb [K / 128, N / 128]"
     )
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    block = (n % 128 + tl.arange(0, BN)) // 128
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, a.shape[1], 128):
         product = tl.dot(a.load((m, k), (BM, 128)), b.load((k, n), (128, BN)))
-        scale = sa.load((k // 128, m), (BM,)) * sb.load((k // 128, n // 128), (1,))
-        acc += product * scale[:, None]
+        rows = sa.load((k // 128, m), (BM,))
+        columns = tl.gather(sb.load((k // 128, n // 128), (3,)), block, 0)
+        acc += product * (rows[:, None] * columns[None, :])
     c.store((m, n), acc)
 # fmt: on
 

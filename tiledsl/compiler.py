@@ -111,7 +111,7 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
-    "canonicalize", "squeeze", "cse", "licm",
+    "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
     "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
     "cheap-exponentials",
 )  # fmt: skip

@@ -104,6 +104,30 @@ def test_block_scales(shape):
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"BM": 128, "BN": 112}, {"BM": 128, "BN": 224}, {"BM": 256, "BN": 112}, {"BM": 192, "BN": 96},
+        {"BM": 128, "BN": 144}, {"BM": 64, "BN": 112, "split_k": 2}, {"BM": 16, "BN": 192},
+        {"BM": 128, "BN": 112, "cluster": 2, "ping_pong": False},
+        {"BM": 64, "BN": 80, "warp_specialize": False},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("shape", [(512, 7168, 2048), (131, 1936, 1040)], ids=str)
+def test_scales_of_several_blocks(shape, options):
+    m, n, k = shape
+    x, w = torch.randn(m, k, device=DEVICE), torch.randn(n, k, device=DEVICE)
+    w *= torch.rand(-(-n // 128), device=DEVICE).repeat_interleave(128)[:n, None] * 4
+    (a, sa), (b, sb) = block_scaled_matmul.quantised(x, 1), block_scaled_matmul.quantised(w, 128)
+    c = torch.full((m, n), float("nan"), device=DEVICE, dtype=torch.bfloat16)
+    grid = block_scaled_matmul.grid_of(m, n)
+    block_scaled_matmul.block_scaled_matmul[grid](a, b.t(), sa, sb, c, **options)
+    spread = block_scaled_matmul.spread
+    want = (a.double() * spread(sa, 1, (m, k))) @ (b.double() * spread(sb, 128, (n, k))).t()
+    assert (c.double() - want).norm() / want.norm() <= 2e-3
+
+
+@pytest.mark.parametrize(
     "sizes",
     [
         [1024] * 8,

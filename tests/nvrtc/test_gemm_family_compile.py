@@ -54,6 +54,21 @@ def test_block_scales(shape):
     check(block_scaled_matmul.compile(*meta_arguments(*shape), grid=grid_of(m, n)))
 
 
+@pytest.mark.parametrize(
+    "tile", [(128, 112), (128, 224), (256, 112), (192, 112), (128, 144), (64, 112)], ids=str
+)
+def test_scales_of_several_blocks(tile):
+    """Also where the sums and products of a warpgroup take 224 registers."""
+    options = dict(zip(("BM", "BN"), tile, strict=True))
+    kernel = block_scaled_matmul.compile(
+        *meta_arguments(512, 7168, 2048), grid=grid_of(512, 7168), **options
+    )
+    plan = check(kernel, at_once=tile[0] > 64)
+    assert (plan.consumer_registers == 240) == (tile in ((128, 224), (256, 112)))
+    loops = kernel.module.source.partition("consumer")[2].count("wgmma_commit")
+    assert loops == {112: 7, 224: 4, 144: 8}[tile[1]]
+
+
 def test_groups():
     t, g, n, k = 65536, 64, 4096, 2048
     x, c = (torch.empty(t, d, device="meta", dtype=BF16) for d in (k, n))

@@ -51,6 +51,14 @@ class Coordinate:
         """What the register gives; see `register_part`."""
         return register_part(self.layout, self.dim, multiple=multiple)
 
+    def is_decided(self, limit: int) -> bool:
+        """Whether the register alone tells on which side of a limit an element is."""
+        units = (Unit.LANE, Unit.WARP)
+        terms = [t for unit in units for t in self.layout.unit_terms(self.dim, unit)]
+        most = sum((size - 1) * weight for _, size, weight in terms)
+        parts = {self.layout.reg_coord(self.dim, reg) for reg in range(self.layout.num_regs)}
+        return not any(part < limit <= part + most for part in parts)
+
 
 def term_sum(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -> str:
     """Sum of `variable / stride % size * weight`; `count`: the variable runs below it.

@@ -36,6 +36,7 @@ from tiledsl.ws.check_program import role_of
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_static import check_objects
 from tiledsl.ws.check_steps import MALFORMED
+from tiledsl.ws.check_wide import varied_points
 from tiledsl.ws.check_wide import wide_point
 
 SCALES = (1, 2, 4)
@@ -168,7 +169,9 @@ def _wide_runs(run: PointRun, noted: list[Entries]) -> list[Entries]:
             if point is not None:
                 out.append(run.watch(point))
                 seen = trips_seen([*noted, *out])
-    return out
+    watched = [loop for loop in loops if role_of(loop.body) is run.last.role]
+    few = [loop for loop in watched if seen.get(loop, (0, -1))[1] < 0]
+    return out + [run.watch(p) for p in varied_points(run.code, few, run.cluster_size)]
 
 
 def _reach(run: PointRun) -> list[str]:

@@ -108,7 +108,14 @@ class Bounds:
 def bounds_of(code: Program) -> list[Bounds]:
     """Of all loops, made once."""
     if "bounds" not in code.tables:
-        among = AllBounds(code)
+        among = among_all(code)
         loops = [s.op for steps in code.code.values() for s in steps if isinstance(s.op, For)]
         code.tables["bounds"] = [Bounds(among, loop) for loop in loops]
     return code.tables["bounds"]
+
+
+def among_all(code: Program) -> AllBounds:
+    """The scalars of a program, made once."""
+    if "scalars" not in code.tables:
+        code.tables["scalars"] = AllBounds(code)
+    return code.tables["scalars"]

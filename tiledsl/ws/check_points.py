@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Op)
 State = tuple[list[int], list[int]]
 Entries = dict[Op, list[list[State]]]
 """By loop, the states at its heads, each time that it was run."""
-MAX_PERIOD = 4
+MAX_PERIOD = 8
 FAR = 1 << 20
 """An extent that is larger than any step of a loop."""
 NEAR, ALL_FAR = (0, 0, 0), (8 * FAR, 8 * FAR, 8 * FAR)

@@ -46,6 +46,12 @@ VECTOR_CLOCKS = 60
 """As HANDOFF_CLOCKS, of loops that read vectors (scales) from their slots: to 8192 x 8192 x 4096
 without scales 17 clocks a slot with three warpgroups, to 64 x 7168 x 2048 some 30 with two.
 """
+BLOCK_CLOCKS = 150
+"""As VECTOR_CLOCKS, where a tile lies in several blocks of scales: to the same tile without scales
+70 to 92 clocks a slot with two warpgroups of 64 x 224, 68 with three of 64 x 112.
+"""
+CHOSEN_SCALES = 3
+"""By how much more where warpgroups share out the columns: each element chooses its scale."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Problem:
     padding: per operand, the share of a tile's rows that lies outside of the tensor.
     adds: passes of CUDA cores over the elements of a product in each iteration.
     reads_vectors: vectors come in the slots, and what is done with a product needs them.
+    cuts_blocks: those of its columns change inside of a tile.
     """
 
     grid: tuple[int, int, int]
@@ -78,6 +85,7 @@ class Problem:
     rereads: int = 1
     epilogue_tiles: int = 0
     reads_vectors: bool = False
+    cuts_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,8 +173,17 @@ def alone_clocks(plan: Plan, p: Problem, mma: float) -> float:
 
 def handoff_clocks(plan: Plan, p: Problem) -> float:
     """Clocks of an iteration in which the tensor core waits for the next product."""
-    clocks = HANDOFF_CLOCKS + (VECTOR_CLOCKS if p.reads_vectors else 0)
-    return clocks / max(2, plan.warpgroups_per_tile) if p.adds else 0.0
+    groups = plan.warpgroups_per_tile
+    clocks = HANDOFF_CLOCKS + (vector_clocks(plan, p) if p.reads_vectors else 0)
+    return clocks / max(2, groups) if p.adds else 0.0
+
+
+def vector_clocks(plan: Plan, p: Problem) -> float:
+    """What a product waits for the vectors of its slot; each 64 rows of a warpgroup read theirs."""
+    rows = p.tile[1] if plan.swapped else p.tile[0]
+    blocks = rows / (64 if plan.split else 64 * plan.warpgroups_per_tile)
+    cut = BLOCK_CLOCKS * (CHOSEN_SCALES if plan.split or plan.swapped else 1)
+    return (VECTOR_CLOCKS + cut * p.cuts_blocks) * max(1.0, blocks)
 
 
 def smem_clocks(plan: Plan, p: Problem) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tiledsl.dtypes import int32
 from tiledsl.ir.analysis.affine import Dims
 from tiledsl.ir.analysis.affine import inner_dims
+from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
@@ -95,10 +96,14 @@ def short_mask(loop: LoopBody, mask: Value, dims: Dims) -> Value | None:
 
 def _count(loop: LoopBody, bound: _Bound) -> Value:
     """How many elements of the index come before the limit, or are up to it."""
-    limit, index = loop.scalar(bound.limit, bound.dims), bound.index
+    index, inclusive = bound.index, bound.predicate in ("le", "gt")
     start = index.start
+    ends = [0 if v is None else constant_value(v) for v in (start, bound.limit)]
+    if None not in ends:
+        below = int(ends[1] or 0) - int(ends[0] or 0) + inclusive
+        return loop.add(ew.Constant(min(max(below, 0), index.extent), int32))
+    limit = loop.scalar(bound.limit, bound.dims)
     first = loop.add(ew.Constant(0, int32)) if start is None else loop.scalar(start, ())
-    inclusive = bound.predicate in ("le", "gt")
     multiple = 1 if inclusive else _multiple(loop, bound)
     return loop.add(CountBelow(limit, first, index.extent, inclusive, multiple))
 

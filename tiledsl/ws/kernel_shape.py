@@ -23,6 +23,8 @@ from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import VectorSize
+from tiledsl.ws.slot_vectors import loads_of
+from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.slot_vectors import vector_sizes
 
 
@@ -148,7 +150,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         tops[0] if len(tops) == 1 and len(stores) == 1 else None,
         len(stores),
         out_bits,
-        analysis.epilogue_loads,
+        epilogue_loads(analysis),
         not all(is_rounded_sum(s.value) for s in stores),
         separable(body, analysis),
         in_blocks(body),
@@ -162,6 +164,14 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         operand_counts(first),
         tuple(v for f in analysis.loops for v in vector_sizes(f)),
     )
+
+
+def epilogue_loads(analysis: Analysis) -> tuple[tuple[int, ...], ...]:
+    """Block shapes of loads that feed no dot; vectors of slots take a few registers in a loop."""
+    shapes = [*analysis.epilogue_loads]
+    for op in loads_of(v for found in analysis.loops for v in slot_vectors(found)):
+        shapes.remove(op.block_shape)
+    return tuple(shapes)
 
 
 def operand_counts(found: DotLoop) -> tuple[int, int]:

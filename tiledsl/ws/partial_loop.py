@@ -10,6 +10,7 @@ come in the slots (`slot_vectors`), or, like other small blocks, are loaded one 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from tiledsl.dtypes import int1
@@ -24,18 +25,24 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Or
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import is_zero_tile
 from tiledsl.ws.analysis import needs_promotion
 from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.loop_versions import Versions
+from tiledsl.ws.loop_versions import known_scalar
+from tiledsl.ws.loop_versions import loop_versions
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.slot_vectors import address_ops
+from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import most_in_front
 from tiledsl.ws.slot_vectors import slot_vectors
 
@@ -77,7 +84,7 @@ class PartialLoop:
         self.loop = found.loop
         body = found.loop.body
         self.vectors = slot_vectors(found)
-        operands = {o.op.id for o in (*found.loads, *self.vectors)}
+        operands = {op.id for op in loads_of((*found.loads, *self.vectors))}
         self.views = [
             op for op in body.ops if isinstance(op, Transpose) and self.is_operand(op, operands)
         ]
@@ -113,6 +120,49 @@ class PartialLoop:
 
     # ------------------------------------------------------------------ the loop
     def build(self) -> None:
+        """The loop, once for each number that its masks depend on."""
+        maker, found = self.maker, loop_versions(self.loop)
+        values = self.emit() if found is None else self.version(found, 0)
+        if maker.plan.split_k > 1:
+            values = maker.reduce_over_cluster(self.channel, values)
+        maker.map.update(zip(self.loop.results, values, strict=True))
+
+    def version(self, found: Versions, number: int) -> list[Value]:
+        """The loop where the remainder is one of a version's numbers, and the versions after it."""
+        maker, b, loop = self.maker, self.b, self.loop
+        numbers = found.numbers[number]
+        saved = dict(maker.map)
+        if number == len(found.numbers) - 1:
+            return self.known(found, numbers[0])
+        at = maker.get(found.remainder)
+        tests = [b.value(Compare("eq", at, maker.like(at, n))) for n in numbers]
+        here = reduce(lambda x, y: b.value(Or(x, y)), tests)
+        types, names = (tuple(v.type for v in loop.results), tuple(v.name for v in loop.carried))
+        branch = If(here, result_types=types, names=names, loc=loop.loc)
+        b.add(branch)
+        with b.at(branch.then), b.located(loop.loc):
+            b.add(Yield(tuple(self.known(found, numbers[0]))))
+        maker.map = dict(saved)
+        with b.at(branch.orelse), b.located(loop.loc):
+            b.add(Yield(tuple(self.version(found, number + 1))))
+        maker.map = saved
+        return list(branch.results)
+
+    def known(self, found: Versions, number: int) -> list[Value]:
+        """The loop where the remainder is a number."""
+        maker = self.maker
+        maker.map[found.remainder] = maker.like(found.remainder, number)
+        for op in found.made:
+            scalar = known_scalar(op.result, found.remainder, number)
+            if scalar is None:
+                maker.clone_into([op])
+            else:
+                maker.map[op.result] = maker.like(op.result, scalar)
+        starts = [v.defining_op for v in self.loop.init if is_zero_tile(v)]
+        maker.clone_into([op for op in starts if op is not None])
+        return self.emit()
+
+    def emit(self) -> list[Value]:
         """The loop, with chunks of the tile before stored under its first iterations."""
         maker, b, loop = self.maker, self.b, self.loop
         step = constant_step(loop)
@@ -135,10 +185,7 @@ class PartialLoop:
         b.add(new)
         for r, n in zip(new.results, self.names, strict=True):
             r.name = n
-        values = list(new.results[: len(loop.carried)])
-        if maker.plan.split_k > 1:
-            values = maker.reduce_over_cluster(self.channel, values)
-        maker.map.update(zip(loop.results, values, strict=True))
+        return list(new.results[: len(loop.carried)])
 
     @property
     def num_chunks(self) -> int:
@@ -198,12 +245,21 @@ class PartialLoop:
     def read_vectors(self) -> None:
         """What comes in the slot besides the operands, in registers."""
         for item in self.vectors:
-            type_ = item.op.result.type
-            assert isinstance(type_, TileType)
+            slot = self.maker.get(item.op.result)
             with self.b.located(item.op.loc):
-                first = self.first_of(item.op) if most_in_front(item.op) else None
-                read = Read(self.maker.get(item.op.result), first=first, shape=type_.shape)
-                self.maker.map[item.op.result] = self.b.value(read, item.name)
+                front = self.first_of(item.op) if most_in_front(item.op) else None
+            for op, at in item.parts:
+                with self.b.located(op.loc):
+                    first = self.part_at(front, at)
+                    read = Read(slot, first=first, shape=tile_type(op.result, "load").shape)
+                    self.maker.map[op.result] = self.b.value(read, op.result.name or item.name)
+
+    def part_at(self, front: Value | None, at: int) -> Value | None:
+        """Where a vector starts in its box, of which `front` elements come before the first one."""
+        if not at:
+            return front
+        number = self.maker.const(at)
+        return number if front is None else self.b.value(Add(front, number))
 
     def first_of(self, load: Load) -> Value:
         """The element of a vector's box where the vector starts."""

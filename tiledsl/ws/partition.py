@@ -58,6 +58,7 @@ from tiledsl.ws.handed import Handed
 from tiledsl.ws.handed import put_numbers
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import is_vector
+from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import most_in_front
 from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.slot_vectors import start_elems
@@ -377,6 +378,7 @@ class ProducerBuilder(RoleBuilder):
         super().__init__(builder, plan, channels, mapping, tiles)
         self.tainted = tainted
         self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loads}
+        self.others = {op.id for c in channels.values() for op in loads_of(c.loads)}
         self.last = {last_load(c).id for c in channels.values()}
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.handed: Handed | None = None
@@ -389,8 +391,12 @@ class ProducerBuilder(RoleBuilder):
             if op.id in self.last:
                 self.put(channel)
             return
-        if op.effect is Effect.WRITE or (
-            not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)
+        if (
+            op.effect is Effect.WRITE
+            or op.id in self.others
+            or (
+                not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)
+            )
         ):
             return
         super().clone(op)
@@ -536,7 +542,7 @@ def build_producer(
         single_thread=True,
     )
     builder.add(role)
-    sources = [o.op.result for c in channels.values() for o in c.loads]
+    sources = [op.result for c in channels.values() for op in loads_of(c.loads)]
     sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):

@@ -30,7 +30,15 @@ from tiledsl.ws.stores import is_turned
 MAX_STAGES = 20
 CHANNEL_REGS = 8
 """What a consumer needs to walk over the ring of an epilogue's channel."""
+VECTOR_REGS = 8
+"""What a consumer needs for the vectors of a slot."""
 BARRIER_BYTES = 1024
+MOST_SUMS = 200
+"""Registers of a thread for the tiles that a loop keeps, where two warpgroups share a tile."""
+MOST_PARTIAL_SUMS = 224
+"""The same where products start from zero: an iteration needs few others (16 with the scales of
+three blocks of columns), and the epilogue has the product's when the loop is over.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
                 depth = 1 if n == 2 or shape.partial is not None else 2
                 base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=depth)
                 regs = shape.sum_regs(base, tile)
-                if regs <= (200 if n < 3 else 128) and not (n == 3 and cols > 192):
+                most = MOST_SUMS if shape.partial is None or n != 2 else MOST_PARTIAL_SUMS
+                if regs <= (most if n < 3 else 128) and not (n == 3 and cols > 192):
                     yield base
         # Turns of whole loops would keep one warpgroup's sums from the other's wgmmas.
         alternates = shape.partial is None
@@ -270,6 +279,7 @@ class Planner:
         if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
             return None
         in_place = p.staged and regs + extra > 200 and extra > 0
+        held = extra + (VECTOR_REGS if s.vectors else 0)
         waves = -(-(p.grid[0] * p.grid[1] * p.grid[2]) // self.target.num_sms)
         # Of two in turns, one waits while the other stores: 18.2 to 17.8 us with scales, 15.9 to
         # 15.7 without, for 512 x 7168 x 2048.
@@ -283,7 +293,7 @@ class Planner:
             and s.num_loops == 1
             and waves > 1
             and plan.mma_depth <= 2
-            and regs + stored * s.out_bits / 32 + extra <= (200 if plan.num_consumers < 3 else 140)
+            and regs + stored * s.out_bits / 32 + held <= (200 if plan.num_consumers < 3 else 140)
         )
         slot, staging = self.slot_bytes(tile), self.staging_bytes(plan, tile, p)
         owned = -(-plan.num_consumers // plan.split_k)
@@ -358,7 +368,7 @@ class Planner:
             return {"producer_registers": 0, "consumer_registers": 0}
         if plan.num_consumers == 3:
             return {"producer_registers": 32, "consumer_registers": 160}
-        if plan.ping_pong:
+        if plan.ping_pong or regs > MOST_SUMS:
             return {"producer_registers": 24, "consumer_registers": 240}
         return {"producer_registers": 40, "consumer_registers": 232}
 

@@ -429,7 +429,13 @@ class _Selector:
             self.rereads(grid),
             self.shape.streamable,
             bool(self.shape.vectors),
+            self.cuts_blocks(tile),
         )
+
+    def cuts_blocks(self, tile: tuple[int, int, int]) -> bool:
+        """Whether columns of a tile lie in blocks (of scales) that it does not end with."""
+        sizes: tuple[int, ...] = self.graph.facts.get("blocks", ())
+        return any(size % tile[1] and tile[1] % size for size in sizes)
 
     @functools.cached_property
     def memory(self) -> tuple[bool, int, int]:

@@ -4,11 +4,13 @@ A loop whose products CUDA cores go on with loads small blocks beside its operan
 map can bring one, it is a box of the slot: the load role copies it as many iterations ahead as the
 ring is deep, and the consumers neither compute addresses nor wait for memory between products.
 Copies start at multiples of 16 bytes of a row (`bulk`); where a vector may not, its box starts
-before it and the consumers skip what stands in front. Ref: DeepGEMM loads the scales of rows so.
+before it and the consumers skip what stands in front. Short ones that lie side by side in a row
+share a box. Ref: DeepGEMM loads the scales of rows so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
@@ -16,6 +18,7 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
@@ -85,6 +88,26 @@ def most_in_front(load: Load) -> int:
 
 
 @dataclass(frozen=True)
+class SlotVector(OperandLoad):
+    """A box of vectors. op: the load of the first one. parts: all, and where they start in it."""
+
+    parts: tuple[tuple[Load, int], ...] = ()
+
+    @property
+    def extent(self) -> int:
+        """Elements up to the end of the last one."""
+        return max(at + _extent(op) for op, at in self.parts)
+
+
+def loads_of(items: Iterable[OperandLoad]) -> list[Load]:
+    """Every load that what comes in a slot takes the place of."""
+    out: list[Load] = []
+    for item in items:
+        out += [op for op, _ in item.parts] if isinstance(item, SlotVector) else [item.op]
+    return out
+
+
+@dataclass(frozen=True)
 class VectorSize:
     """A vector of a slot, in the terms of the planner. extent: with the probe's constexprs.
 
@@ -104,39 +127,80 @@ class VectorSize:
 
 def vector_sizes(found: DotLoop) -> tuple[VectorSize, ...]:
     """The vectors of a loop."""
-    out: list[VectorSize] = []
-    for item in slot_vectors(found):
-        type_ = item.op.result.type
-        assert isinstance(type_, TileType)
-        size = type_.dtype.bytes
-        out.append(VectorSize(int(type_.shape[0]), size, most_in_front(item.op)))
-    return tuple(out)
+    return tuple(
+        VectorSize(item.extent, item.smem.dtype.bytes, most_in_front(item.op))
+        for item in slot_vectors(found)
+    )
 
 
-def slot_vectors(found: DotLoop) -> tuple[OperandLoad, ...]:
+def slot_vectors(found: DotLoop) -> tuple[SlotVector, ...]:
     """Loads of a partial loop that come with the slots of its operands, in program order."""
     if not found.partial:
         return ()
     operands = {o.op.id for o in found.loads}
-    out: list[OperandLoad] = []
-    for op in found.loop.body.ops:
-        if not isinstance(op, Load) or op.id in operands:
-            continue
-        smem = _smem_of(op)
-        if smem is not None and address_ops(found.loop, op) is not None:
-            axes = frozenset[int]().union(*(program_axes(o) for o in op.offsets))
-            name = op.result.name or tensors_of(op.tensor)[0].name or "x"
-            out.append(OperandLoad(op, smem, axes, name))
+    loads = [
+        op
+        for op in found.loop.body.ops
+        if isinstance(op, Load)
+        and op.id not in operands
+        and _smem_of(op, _extent(op)) is not None
+        and address_ops(found.loop, op) is not None
+    ]
+    out: list[SlotVector] = []
+    for parts in _side_by_side(loads):
+        op = parts[0][0]
+        smem = _smem_of(op, max(at + _extent(x) for x, at in parts))
+        assert smem is not None
+        axes = frozenset[int]().union(*(program_axes(o) for o in op.offsets))
+        name = op.result.name or tensors_of(op.tensor)[0].name or "x"
+        out.append(SlotVector(op, smem, axes, name, parts))
     return tuple(out)
 
 
-def _smem_of(load: Load) -> SmemType | None:
-    """How a vector lies in a slot; None where no tensor map brings it."""
+def _side_by_side(loads: list[Load]) -> list[tuple[tuple[Load, int], ...]]:
+    """Loads and where they start in a box that they share, the first one of each box first."""
+    rows: dict[object, list[tuple[int, Load]]] = {}
+    for op in loads:
+        inner = tensor_type(op.tensor, "load").inner_dim
+        base, number = _distance(start_of(op))
+        others = tuple(v for d, v in enumerate(op.offsets) if d != inner)
+        rows.setdefault((op.tensor, op.squeeze, others, base), []).append((number, op))
+    out: list[tuple[tuple[Load, int], ...]] = []
+    for row in rows.values():
+        left = sorted(row, key=lambda item: (item[0], item[1].id))
+        while left:
+            first, op = left[0]
+            line = LINE_BYTES // tensor_type(op.tensor, "load").dtype.bytes
+            room = max(line - most_in_front(op), _extent(op))
+            here = [x for x in left if x[0] - first + _extent(x[1]) <= room]
+            out.append(tuple((op, number - first) for number, op in here))
+            left = [x for x in left if x not in here]
+    return sorted(out, key=lambda parts: loads.index(parts[0][0]))
+
+
+def _distance(start: Value) -> tuple[Value, int]:
+    """A start as a value and a number that is added to it."""
+    op = start.defining_op
+    number = constant_value(op.b) if isinstance(op, Add) else None
+    if isinstance(op, Add) and isinstance(number, int):
+        return op.a, number
+    return start, 0
+
+
+def _extent(load: Load) -> int:
+    """Elements of a vector."""
+    t = tensor_type(load.tensor, "load")
+    assert t.inner_dim is not None
+    return int(load.block_shape[t.inner_dim])
+
+
+def _smem_of(load: Load, extent: int) -> SmemType | None:
+    """How vectors of an extent lie in a slot; None where no tensor map brings them."""
     t = tensor_type(load.tensor, "load")
     kept = [d for d in range(t.rank) if d not in load.squeeze]
     if not t.tma or kept != [t.inner_dim] or t.dtype.bits != 32 or len(tensors_of(load.tensor)) > 1:
         return None
     if load.other is not None and constant_value(load.other) != 0:
         return None
-    extent = padded_extent(load.block_shape[kept[0]] + most_in_front(load), t.dtype.bytes)
+    extent = padded_extent(extent + most_in_front(load), t.dtype.bytes)
     return SmemType((extent,), t.dtype, 0, 0) if extent <= BOX_ELEMS else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def test_slots_with_scales_fit(shape: tuple[int, int]) -> None:
     for options in ({}, {"BM": 128, "BN": 128}, {"BM": 64, "BN": 64}):
         kernel = scaled(*shape, 2048, **options)
         assert not [n for n in kernel.notes if "given up" in n]
-        assert "sa" in render_report(kernel).partition("channels:")[2].splitlines()[1]
+        assert ", sb 32)" in render_report(kernel).partition("channels:")[2].splitlines()[1]
 
 
 def test_short_products_with_scales_are_split_rather_than_narrow() -> None:
@@ -177,7 +178,7 @@ def test_short_products_with_scales_are_split_rather_than_narrow() -> None:
 
 
 def test_scales_without_a_tensor_map_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
-    scaled(254, 256, 1024, tmp_path)
+    scaled(254, 256, 1024, tmp_path, BN=128)
     _, body = partitioned(tmp_path)
     loads = [o for o in body if isinstance(o, Load)]
     waits = [o for o in body if isinstance(o, mma.Wait)]
@@ -185,6 +186,92 @@ def test_scales_without_a_tensor_map_are_loaded_an_iteration_ahead(tmp_path: Pat
     assert all(body.index(o) < body.index(waits[0]) for o in loads)
     carried = body[-1].operands
     assert all(o.result in carried for o in loads)
+
+
+@pytest.mark.parametrize(
+    ("BN", "loops"), [(128, 1), (64, 1), (112, 7), (224, 4), (96, 3), (144, 8)], ids=str
+)
+def test_a_loop_for_each_place_of_the_end_of_a_block(BN: int, loops: int, tmp_path: Path) -> None:
+    """Those in which the same columns take the same scales are one."""
+    kernel = scaled(512, 7168, 2048, tmp_path, BM=128, BN=BN)
+    assert len(loops_of(consumer(kernel))) == loops
+    assert "count_below" not in kernel.module.source
+    for limit in re.findall(r"< (.*)\) \? sb", kernel.module.source):
+        assert int(limit) in range(16, 256, 16), "known where the kernel is compiled"
+    graph = parse_graph((tmp_path / "20_partition.tir").read_text(encoding="utf-8"))
+    puts = [o for o in graph.walk() if isinstance(o, aref.Put)]
+    shapes = [o.block_shape for o in puts[0].body.ops if isinstance(o, Load)]
+    assert shapes == [(128, 128), (128, BN), (1, 128), (1, 32)], "one box of scales for all blocks"
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+    assert not [line for line in kernel.certificate.steady if "at most" in line]
+
+
+@pytest.mark.parametrize(
+    ("M", "tile"),
+    [
+        (64, (64, 128)), (128, (128, 112)), (512, (128, 224)), (1024, (128, 224)),
+        (2048, (192, 128)), (4096, (192, 128)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tiles_of_scaled_products(M: int, tile: tuple[int, int]) -> None:
+    """As measured: columns in several blocks where fewer waves or columns outweigh their scales."""
+    kernel = scaled(M, 7168, 2048)
+    assert (kernel.constants["BM"], kernel.constants["BN"]) == tile
+
+
+def test_sums_and_products_of_224_registers_make_one_wave() -> None:
+    for kernel in (fp8(512, 7168, 2048), scaled(512, 7168, 2048)):
+        plan, cost = kernel.plan, kernel.cost
+        assert isinstance(plan, Plan)
+        assert cost is not None
+        assert cost.waves == 1
+        assert (plan.producer_registers, plan.consumer_registers) == (24, 240)
+        assert kernel.certificate is not None
+        assert kernel.certificate.proved
+
+
+# fmt: off
+@tiledsl.jit
+def in_blocks(a: tl.Tensor, b: tl.Tensor, scales: tl.Tensor, c: tl.Tensor, SPELLING: tl.constexpr,
+              BM: tl.constexpr = 128, BN: tl.constexpr = 112):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    columns = n + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a.shape[1], 128):
+        product = tl.dot(a.load((m, k), (BM, 128)), b.load((k, n), (128, BN)))
+        if SPELLING == "difference":
+            scale = tl.gather(scales.load((k // 128, n // 128), (2,)), columns // 128 - n // 128, 0)
+        elif SPELLING == "limit":
+            first = scales.load((k // 128, n // 128), (1,))
+            then = scales.load((k // 128, n // 128 + 1), (1,))
+            scale = tl.where(tl.arange(0, BN) < 128 - n % 128, first, then)
+        elif SPELLING == "with the remainder itself":
+            first = scales.load((k // 128, n // 128), (1,))
+            then = scales.load((k // 128, n // 128 + 1), (1,))
+            scale = tl.where(tl.arange(0, BN) < 128 - n % 128, first, then) * (n % 128)
+        else:
+            scale = tl.gather(scales.load((k // 128, n // 128), (2,)), columns // 128 % 2, 0)
+        acc += product * scale[None, :]
+    c.store((m, n), acc)
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("spelling", "loops"),
+    [("difference", 7), ("limit", 7), ("with the remainder itself", 8), ("parity", 1)],
+    ids=str,
+)
+def test_spellings_of_a_scale_for_each_block(spelling: str, loops: int) -> None:
+    a, b, c = arguments(256, 1024, 1024)
+    request = in_blocks.request_for(
+        (a, b, torch.empty(8, 8, device="meta"), c, spelling), {}, grid_of(256, 1024)
+    )[1]
+    kernel = first(request)
+    assert len(loops_of(consumer(kernel))) == loops
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
 
 
 def test_a_second_group_in_flight_is_refused() -> None:

@@ -203,8 +203,15 @@ def shift(op: ops.Binary, e: Emission) -> Expression:
 
 @emits("elementwise.compare")
 def compare(op: ops.Compare, e: Emission) -> Expression:
-    """`a < b`; of a coordinate and a count the thread's part goes to the side of the count."""
+    """`a < b`; of a coordinate and a count the thread's part goes to the side of the count.
+
+    It is left out where all elements that a register may be lie on one side of a known limit.
+    """
     symbol = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}[op.predicate]
+    known = op.b.defining_op if op.predicate in ("lt", "ge") and op.a in e.coordinates else None
+    if isinstance(known, ops.Constant) and e.coordinates[op.a].is_decided(int(known.value)):
+        left = e.coordinates[op.a].register() or "0"
+        return OperatorContext("", False, left, e.atom(op.b), symbol)
     multiple = _count_multiple(op.b) if op.a in e.coordinates else 0
     if multiple:
         at = e.coordinates[op.a]

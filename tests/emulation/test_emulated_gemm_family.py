@@ -79,7 +79,7 @@ SCALED = {
     "two blocks of columns": {"BM": 128, "BN": 112},
     "three blocks": {"BM": 128, "BN": 224},
     "two blocks, three warpgroups": {"BM": 192, "BN": 80},
-    "two blocks, deferred": {"BM": 128, "BN": 48, "ping_pong": False},
+    "two blocks, not in turns": {"BM": 128, "BN": 48, "ping_pong": False},
     "two blocks, split": {"BM": 64, "BN": 112, "split_k": 2},
     "two blocks, swapped": {"BM": 16, "BN": 192},
     "three blocks, single role": {"BM": 64, "BN": 144, "warp_specialize": False},

@@ -288,6 +288,7 @@ class Planner:
             and plan.persistent
             and not plan.ping_pong
             and not (plan.turns and plan.num_consumers == 2)
+            and not p.cuts_blocks  # each version of the loop would have chunks of its own
             and s.single_top_store is not None
             and s.top_level
             and s.num_loops == 1

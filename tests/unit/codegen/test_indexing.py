@@ -8,6 +8,7 @@ import pytest
 from tiledsl import dtypes as dt
 from tiledsl.codegen.fragments import Fragment
 from tiledsl.codegen.fragments import fragment_of
+from tiledsl.codegen.indexing import Coordinate
 from tiledsl.codegen.indexing import index_map
 from tiledsl.codegen.indexing import register_part
 from tiledsl.codegen.indexing import replica_conditions
@@ -51,6 +52,17 @@ def test_coordinates(layout: Layout) -> None:
                 thread + evaluate(register_part(layout, dim), i=reg)
                 == expected[warp, lane, reg, dim]
             )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_registers_decide_on_which_side_of_a_limit_they_are(layout: Layout) -> None:
+    coords = layout.coords()
+    for dim in range(layout.rank):
+        at = Coordinate("lane", layout, dim)
+        part = np.asarray([layout.reg_coord(dim, reg) for reg in range(layout.num_regs)])
+        for limit in range(0, layout.padded_shape[dim] + 8, 4):
+            below = coords[..., dim] < limit
+            assert at.is_decided(limit) == bool((below == (part < limit)).all())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -19,6 +19,9 @@ from examples.block_scaled_matmul import meta_arguments
 from examples.fp8_matmul import FAST
 from examples.fp8_matmul import fp8_matmul
 from tests.unit.ws.kernels import first
+from tests.unit.ws.mutations import MUTATIONS
+from tests.unit.ws.mutations import apply
+from tests.unit.ws.mutations import sites
 from tiledsl.compiler import Kernel
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Op
@@ -205,6 +208,26 @@ def test_a_loop_for_each_place_of_the_end_of_a_block(BN: int, loops: int, tmp_pa
     assert kernel.certificate is not None
     assert kernel.certificate.proved
     assert not [line for line in kernel.certificate.steady if "at most" in line]
+
+
+@pytest.mark.parametrize(
+    "options", [{"BM": 128, "BN": 224}, {"BM": 64, "BN": 112, "split_k": 2}], ids=str
+)
+@pytest.mark.parametrize(
+    "name",
+    ["drop a release", "drop the wait for a full slot", "release before the wait for the wgmma"],
+)  # fmt: skip
+def test_a_fault_in_one_of_the_loops_is_found(name: str, options: dict[str, int]) -> None:
+    """Whichever tiles run it."""
+    machine = scaled(512, 7168, 2048, **options).machine
+    assert machine is not None
+    (mutation,) = [m for m in MUTATIONS if m.name == name]
+    found = sites(machine, mutation)
+    assert len(found) >= 4
+    for site in found:
+        faulty = machine.clone()
+        apply(faulty, mutation, site)
+        assert not check(faulty).proved, site
 
 
 @pytest.mark.parametrize(

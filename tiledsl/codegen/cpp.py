@@ -76,6 +76,7 @@ def _decimal(text: str) -> str:
     return text if any(c in text for c in ".en") else f"{text}.0"
 
 
+_PIECE = re.compile(r"\\u[0-9a-f]{4}|\\.|.")  # an escape sequence, or a character
 _OPERATOR = re.compile(r" (&&|\|\||[-+*?:]|<<|\^) ")
 
 
@@ -85,7 +86,7 @@ def indent(text: str) -> str:
 
 
 def wrap(text: str) -> str:
-    """Breaks code lines beyond the limit after a comma or before an operator.
+    """Breaks code lines beyond the limit after a comma or before an operator, else within a string.
 
     Comments are cut short.
     """
@@ -101,19 +102,41 @@ def _wrap_line(line: str) -> list[str]:
     out: list[str] = []
     hang = len(line) - len(stripped) + 4
     while len(line) > MAX_COLUMNS:
-        cut = _break_at(line, hang)
+        quoted = _quoted(line)
+        cut = _break_at(line, hang, quoted)
+        if cut is not None:
+            out.append(line[:cut].rstrip())
+            line = " " * hang + line[cut:].lstrip()
+            continue
+        cut = _string_break(line, hang, quoted)
         if cut is None:
             raise CodegenError(f"a statement cannot be broken into lines: {line.strip()[:80]}")
-        out.append(line[:cut].rstrip())
-        line = " " * hang + line[cut:].lstrip()
+        out.append(line[:cut] + '"')
+        line = " " * hang + '"' + line[cut:]
     return [*out, line]
 
 
-def _break_at(line: str, hang: int) -> int | None:
+def _quoted(line: str) -> list[bool]:
+    """Which characters belong to a string, its first quote not included.
+
+    A string may be cut in two ahead of such a character, unless it continues an escape sequence.
+    """
+    out: list[bool] = []
+    inside = False
+    for piece in _PIECE.findall(line):
+        out += [inside, *[False] * (len(piece) - 1)]
+        if piece == '"':
+            inside = not inside
+    return out
+
+
+def _break_at(line: str, hang: int, quoted: list[bool]) -> int | None:
     """Column of the outermost, last break below the limit."""
     best: tuple[int, int] | None = None
     depth = 0
     for i, c in enumerate(line[:MAX_COLUMNS]):
+        if quoted[i] or c == "\\":
+            continue
         if c in "([{":
             depth += 1
         elif c in ")]}":
@@ -126,3 +149,9 @@ def _break_at(line: str, hang: int) -> int | None:
             if best is None or key <= best:
                 best = key
     return None if best is None else -best[1] + 1
+
+
+def _string_break(line: str, hang: int, quoted: list[bool]) -> int | None:
+    """Column at which a string is cut in two: behind a space where there is one."""
+    places = [i for i in range(hang + 2, MAX_COLUMNS) if quoted[i] and quoted[i - 1]]
+    return max(places, key=lambda i: (line[i - 1] == " ", i), default=None)

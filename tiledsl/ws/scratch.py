@@ -1,9 +1,8 @@
 """Shared memory for ops by which the threads of a role exchange data: reductions, scans, sorts.
 
-An op asks through `scratch_bytes()` once its operands have layouts; it gets a buffer of its own,
-one
-part for each instance of the role, the role's named barriers, and whether a barrier has to precede
-its writes because the same op may still be read in the iteration before.
+An op asks through `scratch_bytes()` once its operands have layouts; it gets a buffer of its own, or
+one that it shares, one part for each instance of the role, the role's named barriers, and whether a
+barrier has to precede its writes because what lies there may still be read.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ from tiledsl.ws.budget import SmemPlan
 ALIGN_BYTES = 128
 POOL_ALIGN_BYTES = 1024
 SMALL_BYTES = 1024
-"""Ops that need no more have shared memory of their own; larger ones share one buffer."""
+OWN_BYTES = 32768
+"""Ops that need no more than SMALL_BYTES have shared memory of their own, the smallest first and up
+to OWN_BYTES for all of them; the others share one buffer.
+"""
 
 
 def assign_scratch(
@@ -39,9 +41,7 @@ def assign_scratch(
     top: where buffers are made. barrier: the first named barrier of the role's instances, 0 where
     the role is the whole CTA.
     """
-    wanting = [op for op in role.body.walk() if requested_bytes(op)]
-    small = [op for op in wanting if requested_bytes(op) <= SMALL_BYTES]
-    large = [op for op in wanting if op not in small]
+    small, large = _parted(role)
     guarded = [
         _may_run_again(graph, op) and _is_alone(op, small) and getattr(op, "barriers", None) is None
         for op in small
@@ -87,11 +87,23 @@ def refuse_cooperation(role: Role) -> None:
 
 def scratch_bytes(role: Role) -> int:
     """Bytes that `assign_scratch` will take for a role, alignment included."""
-    sizes = [padded_bytes(op) for op in role.body.walk() if requested_bytes(op)]
-    small = sum(n for n in sizes if n <= SMALL_BYTES)
-    large = max((n for n in sizes if n > SMALL_BYTES), default=0)
-    slack = POOL_ALIGN_BYTES if sizes else 0
-    return role.instances * (small + large) + slack
+    small, large = _parted(role)
+    shared = max(map(padded_bytes, large), default=0)
+    slack = POOL_ALIGN_BYTES if small or large else 0
+    return role.instances * (sum(map(padded_bytes, small)) + shared) + slack
+
+
+def _parted(role: Role) -> tuple[list[Op], list[Op]]:
+    """Ops with memory of their own, and those that share, both in program order."""
+    wanting = [op for op in role.body.walk() if requested_bytes(op)]
+    own: set[Op] = set()
+    left = OWN_BYTES // role.instances
+    for op in sorted(wanting, key=requested_bytes):
+        left -= padded_bytes(op)
+        if left < 0 or requested_bytes(op) > SMALL_BYTES:
+            break
+        own.add(op)
+    return [op for op in wanting if op in own], [op for op in wanting if op not in own]
 
 
 def padded_bytes(op: Op) -> int:

@@ -8,6 +8,8 @@ to shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
@@ -91,13 +93,16 @@ class DotLowering:
         self.target = target
         self.groups = max(1, role.num_warps // 4)
         self.buffers: dict[tuple[SmemType, int, int], Value] = {}
+        self.shared: dict[int, int] = {}
         self.zeroed = False
         self.ready: set[Value] = set()
         self.keeps = False
 
     def run(self) -> None:
         """All dots, in program order."""
-        self.keeps = self.most_bytes() <= self.target.smem_bytes
+        self.keeps = self.most_bytes(keeps=True) <= self.target.smem_bytes
+        if self.most_bytes(keeps=self.keeps) > self.target.smem_bytes:
+            self.share()
         for op in list(self.role.body.walk()):
             if isinstance(op, mma.Dot):
                 self.lower(op)
@@ -250,7 +255,8 @@ class DotLowering:
             return self.kept(op, loop, value, memory, used)
         key = (memory, 2 * slot + side, used)
         if key not in self.buffers:
-            self.buffers[key] = self.buffer(memory, "ab"[side], op, value)
+            at = None if used else self.shared.get(key[1])
+            self.buffers[key] = self.buffer(memory, "ab"[side], op, value, at)
             self.zeroed |= used > 0
         start = [0, 0]
         start[K_dim] = first
@@ -280,24 +286,44 @@ class DotLowering:
             self.ready.add(self.buffers[key])
         return self.buffers[key]
 
-    def most_bytes(self) -> int:
-        """At most what rings, operands and exchanges take."""
+    def most_bytes(self, *, keeps: bool = True) -> int:
+        """At most what rings, operands and exchanges take.
+
+        keeps: whether operands that a loop does not change have buffers of their own.
+        """
         rings = [op for op in self.graph.walk() if isinstance(op, Ring | smem.Buffer)]
         sizes: dict[tuple[SmemType, int, int], int] = {}
+        for op, side, value, memory, forms in self.operands():
+            is_kept = keeps and outer_loop(op, value) is not None
+            sizes[memory, side, value.id if is_kept else 0] = memory.bytes * forms
+        slots = sum((r.depth if isinstance(r, Ring) else r.slots) * r.type_.bytes for r in rings)
+        return slots + sum(sizes.values()) + scratch_bytes(self.role)
+
+    def operands(self) -> Iterator[tuple[mma.Dot, int, Value, SmemType, int]]:
+        """Of all dots what may be staged: dot, side, value, memory, and how many forms of it."""
         for op in self.role.body.walk():
             if not isinstance(op, mma.Dot):
                 continue
             shape, a = shape_of_dot(op, self.groups), operand_tile(op.a)
             is_f32 = a.dtype.name == "f32"
-            parts = 2 if is_f32 and op.precision != "tf32" else 1
             is_read_from_slots = not is_f32 and not is_promoted(op)
             for side, value in enumerate((op.a, op.b)):
                 if not is_read_from_slots or self.ring_side(op, value, side) is None:
                     memory = self.memory(shape, value, side, a.shape[1])
-                    owner = 0 if outer_loop(op, value) is None else value.id
-                    sizes[memory, side, owner] = memory.bytes * parts
-        slots = sum((r.depth if isinstance(r, Ring) else r.slots) * r.type_.bytes for r in rings)
-        return slots + sum(sizes.values()) + scratch_bytes(self.role)
+                    yield op, side, value, memory, 2 if is_f32 and op.precision != "tf32" else 1
+
+    def share(self) -> None:
+        """One place for all dots' operands of a side: a dot is complete before the next is staged.
+
+        Padded operands have buffers of their own, whose padding is written once.
+        """
+        largest: dict[int, tuple[SmemType, Value]] = {}
+        for _, side, value, memory, forms in self.operands():
+            for index in range(side, 2 * forms, 2):
+                if index not in largest or memory.bytes > largest[index][0].bytes:
+                    largest[index] = (memory, value)
+        for index, (memory, value) in sorted(largest.items()):
+            self.shared[index] = self.take("ab"[index % 2], memory, value, "shared by all dots; ")
 
     def extents(self, shape: DotShape, type_: TileType, side: int, K: int) -> list[int]:
         """Extents of an operand, padded to whole instructions."""
@@ -329,15 +355,24 @@ class DotLowering:
             return 1 - mn_dim
         return mn_dim if _runs_along(layout, mn_dim) else 1 - mn_dim
 
-    def buffer(self, type_: SmemType, name: str, op: Op, value: Value) -> Value:
-        """Shared memory of a dot for an operand, or for the part of it that is written at once."""
-        at = self.plan.take(
+    def buffer(
+        self, type_: SmemType, name: str, op: Op, value: Value, at: int | None = None
+    ) -> Value:
+        """Shared memory of a dot for an operand, or for the part of it that is written at once.
+
+        at: where it lies, if that is known.
+        """
+        place = self.take(name, type_, value) if at is None else at
+        return self.top.value(smem.Buffer(type_, 1, place, loc=op.loc), f"{name}_stage")
+
+    def take(self, name: str, type_: SmemType, value: Value, how: str = "") -> int:
+        """Room for an operand."""
+        return self.plan.take(
             f"dot operand {name}",
             type_.bytes,
-            detail=f"{'x'.join(map(str, type_.shape))} {type_.dtype}",
+            detail=f"{how}{'x'.join(map(str, type_.shape))} {type_.dtype}",
             shapes=(operand_tile(value).shape,),
         )
-        return self.top.value(smem.Buffer(type_, 1, at, loc=op.loc), f"{name}_stage")
 
     # ------------------------------------------------------------------ tile math
     def mapped(self, b: Builder, value: Value, function: str) -> Value:

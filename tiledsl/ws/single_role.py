@@ -205,11 +205,13 @@ def plan_single(
 def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> SinglePlan:
     """The fewest warpgroups that hold the dots and what loops carry beside them.
 
-    Where none do, those of which the fewest registers spill.
+    Where none do, those of which the fewest registers spill; then those that hold one form of f32
+    operands, which are written to shared memory one after the other.
     """
     wanted = max(1, (num_warps or 4) // 4)
     problem: ResourceError | None = None
     crowded: dict[SinglePlan, int] = {}
+    narrow: list[SinglePlan] = []
     for groups, room in DOT_REGISTERS.items():
         if groups < wanted and groups != max(DOT_REGISTERS):
             continue
@@ -224,15 +226,20 @@ def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> Sin
                 return SinglePlan(4 * groups)
             crowded[SinglePlan(4 * groups)] = (held - room) * groups
             continue
-        worst = max(dots, key=lambda d: _registers(d, groups))
+        worst = max(dots, key=lambda d: _registers(d, groups, forms=1))
+        least = _registers(worst, groups, forms=1)
+        if least <= room:
+            narrow.append(SinglePlan(4 * groups))
         problem = ResourceError(
-            f"dot(): a thread of {4 * groups} warps would hold {needed} registers of accumulators "
+            f"dot(): a thread of {4 * groups} warps would hold {least} registers of accumulators "
             f"and operands, {room} are there: {_parts(worst, groups)}",
             worst.loc,
             smaller(tile_shapes(worst.acc, worst.a, worst.b)),
         )
     if crowded:
         return min(crowded, key=lambda plan: crowded[plan])
+    if narrow:
+        return narrow[0]
     assert problem is not None
     raise problem
 
@@ -417,14 +424,16 @@ def _carried_beside(dot: mma.Dot, num_warpgroups: int) -> int:
     return max(0, found - own) // (32 * 128 * num_warpgroups)
 
 
-def _registers(dot: mma.Dot, num_warpgroups: int) -> int:
-    """Registers of a thread for the accumulators and operands of a dot."""
-    accumulators, *operand_bytes = _sizes(dot, num_warpgroups)
-    return accumulators + sum(operand_bytes) // (4 * 128 * num_warpgroups)
+def _registers(dot: mma.Dot, num_warpgroups: int, forms: int = 2) -> int:
+    """Registers of a thread for the accumulators and operands of a dot.
+
+    forms: how many of an f32 operand's are held at once, where it has two.
+    """
+    return sum(_register_parts(dot, num_warpgroups, forms))
 
 
-def _sizes(dot: mma.Dot, num_warpgroups: int) -> tuple[int, int, int]:
-    """(registers of a thread for accumulators, bytes of a, bytes of b) of a dot."""
+def _register_parts(dot: mma.Dot, num_warpgroups: int, forms: int) -> tuple[int, int, int]:
+    """Registers of a thread for the accumulators, for a and for b of a dot."""
     acc, a, b = dot.acc.type, dot.a.type, dot.b.type
     assert isinstance(acc, TileType)
     assert isinstance(a, TileType)
@@ -433,15 +442,16 @@ def _sizes(dot: mma.Dot, num_warpgroups: int) -> tuple[int, int, int]:
     shape = dot_shape(M, N, num_warpgroups, a.dtype, dot.loc)
     accumulators = shape.registers(num_warpgroups) * prod(acc.shape[:-2])
     copies = 2 if a.dtype.is_fp8 and dot.promote else 1
-    parts = 2 if a.dtype.name == "f32" and dot.precision != "tf32" else 1
-    a_bytes, b_bytes = (parts * t.num_elements * t.dtype.bytes for t in (a, b))
-    return copies * accumulators, a_bytes, b_bytes
+    held = forms if a.dtype.name == "f32" and dot.precision != "tf32" else 1
+    a_regs, b_regs = (
+        held * t.num_elements * t.dtype.bytes // (4 * 128 * num_warpgroups) for t in (a, b)
+    )
+    return copies * accumulators, a_regs, b_regs
 
 
 def _parts(dot: mma.Dot, num_warpgroups: int) -> str:
     """What takes the registers of a dot."""
-    accumulators, *operand_bytes = _sizes(dot, num_warpgroups)
-    counts = [accumulators, *(n // (4 * 128 * num_warpgroups) for n in operand_bytes)]
+    counts = _register_parts(dot, num_warpgroups, 1)
     tiles = zip(("the result", "a", "b"), counts, (dot.acc, dot.a, dot.b), strict=True)
     return ", ".join(f"{n} for {what}, {_extents(value)}" for what, n, value in tiles)
 

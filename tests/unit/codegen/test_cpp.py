@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from tiledsl import dtypes as dt
@@ -58,3 +61,19 @@ def test_comments_are_cut() -> None:
 def test_a_line_without_breaks_is_an_error() -> None:
     with pytest.raises(CodegenError, match="cannot be broken"):
         wrap("x" * 200)
+
+
+def test_long_strings_are_cut_in_two() -> None:
+    ptx = 'add.f32 $0, $1, 2.0; // "é" \\ and ' * 12
+    pieces = wrap(f"  asm volatile({json.dumps(ptx)} : outputs);").split("\n")
+    assert len(pieces) > 4
+    assert all(len(p) <= MAX_COLUMNS for p in pieces)
+    strings = re.findall(r'"(?:\\.|[^"\\])*"', "\n".join(pieces))
+    assert "".join(map(json.loads, strings)) == ptx
+
+
+def test_a_string_is_left_whole_where_the_line_breaks_beside_it() -> None:
+    line = f'  call({"x, " * 20}"a, b; (c", {"y, " * 20}z);'
+    pieces = wrap(line).split("\n")
+    assert sum('"a, b; (c"' in p for p in pieces) == 1
+    assert " ".join(p.strip() for p in pieces) == line.strip()

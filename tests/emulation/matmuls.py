@@ -17,7 +17,6 @@ from tiledsl.codegen.module import KernelModule
 from tiledsl.compiler import Kernel
 from tiledsl.compiler import modules
 from tiledsl.runtime.interop import from_numpy
-from tiledsl.runtime.signature import signature
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 TOLERANCE = {BF16: 2.0**-8, F16: 2.0**-11, F32: 2.0**-20}
@@ -54,7 +53,7 @@ def laid_out(array: np.ndarray, order: str) -> np.ndarray:
 def compiled(kernel, arguments: tuple[object, ...], grid, **options) -> Kernel:
     """The first choice of the compiler, which need not have been through NVRTC."""
     call = kernel._bind(arguments, options)
-    sig, _ = signature(call.runtime)
+    sig, _ = kernel._signature(call)
     return next(iter(modules(kernel._request(call, sig, grid, call.constants))))
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import tiledsl
 import tiledsl.language as tl
 from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
+from tests.emulation.recorded import Launch
+from tests.emulation.recorded import both
+from tests.emulation.recorded import distance
 from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tests.gpu.matmul_kernels import grid_of
 from tiledsl.errors import ScheduleError
@@ -173,3 +177,31 @@ def idle(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
 def test_loops_that_never_run(options: dict[str, bool]) -> None:
     args = {**matrices(64, 64, 64), "c": nothing(64, 64)}
     same_as_interpreter(idle, args, ("c",), (1,), **options)
+
+
+@tiledsl.jit
+def best_shares(x, shares, n, K: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """The K largest of a row, stored one by one, loaded as a tile, and divided by their sum."""
+    row, at, lane = tl.program_id(0), tl.arange(0, BLOCK), tl.arange(0, LANES)
+    left = tl.load(x + row * n + at, mask=at < n, other=0.0)
+    total = 0.0
+    for i in range(K):
+        best, place = tl.max(left, 0, return_indices=True)
+        tl.store(shares + row * K + i, best)
+        total += best
+        left = tl.where(at == place, 0.0, left)
+    best = tl.load(shares + row * K + lane, mask=lane < K)
+    tl.store(shares + row * K + lane, best / total, mask=lane < K)
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+def test_scalars_that_were_stored_are_loaded_as_a_tile(warps: int) -> None:
+    x = torch.from_numpy(RNG.random((6, 90)).astype(np.float32))
+    args = (x, torch.full((6, 5), float("nan")), 90, 5, 8, 128)
+    want = x.topk(5, 1).values.double()
+    want = (want / want.sum(1, keepdim=True)).numpy()
+    launch = Launch(best_shares, (6,), args, {"num_warps": warps})
+    for name, interpreted, got in both(launch, lambda *_: None, seeds=(1, 2)):
+        if name == "shares":
+            assert distance(want, interpreted) < 1e-6
+            assert distance(want, got) < 1e-6

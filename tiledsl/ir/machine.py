@@ -156,7 +156,8 @@ class GlobalMemory:
             index, rest = divmod(address - block.base, block.array.itemsize)
             place = f"element {index}" if not rest else f"byte {address - block.base}"
             name = f"{block.name!r}" if block.name else "the nearest one"
-            message += f": {place} of {name}, which has {block.array.size} elements"
+            size = (block.stop - block.base) // block.array.itemsize
+            message += f": {place} of {name}, which has {size} elements"
         if lane:
             message += f" (element {list(lane)} of the tile)"
         inside = [b for b in near if b.start <= address and address + itemsize <= b.stop]

@@ -48,6 +48,7 @@ from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import prefetch_first_loads
 from tiledsl.ws.fold_sums import fold_sums
+from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.row_loops import LOOP_REGISTERS
 from tiledsl.ws.row_loops import held_elements
@@ -483,6 +484,7 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
             for op in graph.body.ops:
                 if not isinstance(op, Yield):
                     builder.add(clone_op(op, mapping))
+    order_lanes(out)
     order_memory(out)
     expand_dots(out)
     unbatch_dots(out)

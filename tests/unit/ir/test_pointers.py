@@ -53,6 +53,11 @@ def test_stores_out_of_bounds(index: int) -> None:
         poke[1](torch.zeros(8), index, 1.0)
 
 
+def test_elements_are_counted_from_where_a_slice_begins() -> None:
+    with pytest.raises(LaunchError, match="element 8 of 'x_ptr', which has 8 elements"):
+        poke[1](torch.zeros(20)[12:], 8, 1.0)
+
+
 def test_neighbouring_tensors_are_told_apart() -> None:
     """A pointer of one tensor may not reach another one, wherever it lies."""
     both = np.zeros(16, np.float32)

@@ -64,3 +64,45 @@ def test_iterations_of_a_loop_may_meet() -> None:
 
 def test_numbers_of_few_bits_wrap() -> None:
     assert "_sync();" in text(narrow)
+
+
+@tiledsl.jit
+def scalars_then_a_tile(x, n, OWN: tl.constexpr):
+    for i in range(n):
+        tl.store(x + i, i * 2.0)
+    if OWN:
+        tl.debug_barrier()
+    at = tl.arange(0, 64)
+    tl.store(x + 64 + at, tl.load(x + at))
+
+
+@tiledsl.jit
+def tiles_of_one_shape(x):
+    at = tl.arange(0, 64)
+    tl.store(x + at, tl.load(x + at) + 1.0)
+    tl.store(x + 64 + at, tl.load(x + at))
+
+
+@tiledsl.jit
+def scalars_by_turns_with_tiles(x, y, n):
+    at = tl.arange(0, 64)
+    for i in range(n):
+        tl.store(y + i * 64 + at, tl.load(x + at))
+        tl.store(x + i, i * 2.0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_lanes_of_other_shapes_are_ordered_once(own: bool) -> None:
+    x = torch.empty(128, device="meta")
+    made = scalars_then_a_tile.cuda(x, 7, OWN=own, num_warps=2, grid=(1,))
+    assert made.count("_sync();") == 1
+
+
+def test_iterations_order_lanes_in_both_directions() -> None:
+    x, y = torch.empty(128, device="meta"), torch.empty(1024, device="meta")
+    made = scalars_by_turns_with_tiles.cuda(x, y, 7, num_warps=2, grid=(1,))
+    assert made.count("_sync();") == 2
+
+
+def test_lanes_of_one_shape_are_not() -> None:
+    assert "_sync();" not in tiles_of_one_shape.cuda(torch.empty(128, device="meta"), grid=(1,))

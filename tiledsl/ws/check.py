@@ -20,8 +20,8 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_empty import is_empty
+from tiledsl.ws.check_empty import is_never
 from tiledsl.ws.check_machine import RULES
-from tiledsl.ws.check_points import ENOUGH_TRIPS
 from tiledsl.ws.check_points import Entries
 from tiledsl.ws.check_points import PointRun
 from tiledsl.ws.check_points import launch_points
@@ -29,6 +29,7 @@ from tiledsl.ws.check_points import more_points
 from tiledsl.ws.check_points import place
 from tiledsl.ws.check_points import steady_lines
 from tiledsl.ws.check_points import trips_seen
+from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_program import never_runs
@@ -158,13 +159,13 @@ def _run_all(run: PointRun) -> list[str]:
 
 
 def _wide_runs(run: PointRun, noted: list[Entries]) -> list[Entries]:
-    """Runs for the loops of the watched role that the others leave after a few trips."""
+    """Runs for the loops of the watched role that the others leave before they repeat."""
     seen = trips_seen(noted)
     out: list[Entries] = []
     loops = [b.loop for b in bounds_of(run.code)]
     for loop in [loop for loop in loops if role_of(loop.body) is run.last.role]:
         trips, first = seen.get(loop, (0, -1))
-        if first < 0 and trips < ENOUGH_TRIPS:
+        if first < 0:
             point = wide_point(run.code, loop, trips, run.cluster_size)
             if point is not None:
                 out.append(run.watch(point))
@@ -194,24 +195,30 @@ def _reach(run: PointRun) -> list[str]:
         branch = region.parent
         if region in reached:
             continue
-        if branch is not None and (branch.parent in dead or never_runs(region, reached)):
+        if branch is not None and (
+            branch.parent in dead or never_runs(region, reached) or is_never(region)
+        ):
             dead.add(region)
-            continue
-        if isinstance(branch, For) and is_empty(branch):
+        elif isinstance(branch, For) and is_empty(branch):
             dead.add(region)
             empty.append(f"{place(branch)}: no trips, its bounds cross in every launch")
-            continue
-        if not isinstance(branch, If):
-            raise Fault("liveness", "no launch was found that reaches this loop", branch)
-        run.forced[branch] = region is branch.then
-        for point in points:
-            run.launch(point)
-            if region in reached:
-                break
+        elif isinstance(branch, If):
+            _force(run, branch, region, points)
         else:
-            raise Fault("liveness", "no launch was found that reaches this branch", branch)
-        run.forced.clear()
+            raise Fault("liveness", "no launch was found that reaches this loop", branch)
     return empty
+
+
+def _force(run: PointRun, branch: If, region: Region, points: list[LaunchPoint]) -> None:
+    """Runs a side of a branch by taking it always."""
+    run.forced[branch] = region is branch.then
+    for point in points:
+        run.launch(point)
+        if region in run.reached:
+            break
+    else:
+        raise Fault("liveness", "no launch was found that reaches this branch", branch)
+    run.forced.clear()
 
 
 def _record(made: Certificate, code: Program | None, fault: Fault | None) -> None:

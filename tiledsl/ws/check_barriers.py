@@ -1,10 +1,15 @@
-"""What a thread does in the checker's run at ops of mbarriers and named barriers."""
+"""What a thread does in the checker's run at ops of mbarriers and named barriers.
+
+A function gets what it is about as defaults: what it took from around it would be a cell for each.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ws.check_state import NAMED_BARRIERS
 from tiledsl.ws.check_state import WARPS
@@ -16,6 +21,7 @@ from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import MayWait
 from tiledsl.ws.check_state import NamedBarrier
 from tiledsl.ws.check_state import Thread
+from tiledsl.ws.check_state import Times
 
 
 class BarrierRules:
@@ -23,6 +29,7 @@ class BarrierRules:
 
     cluster_size: int
     ctas: list[Cta]
+    times: Times
 
     # ------------------------------------------------------------------ mbarriers
     def link_cursor_create(self, t: Thread, op: barrier.CursorCreate) -> Does:
@@ -37,26 +44,33 @@ class BarrierRules:
             raise Fault("balance", f"a cursor is moved by {count} slots", op)
         return lambda: cursor.move(count)
 
-    def ring(self, t: Thread, op: Any) -> tuple[list[Barrier], Cursor, Does | None]:
-        """The mbarriers that an op goes round, its cursor, and what notes that it did."""
+    def ring(self, t: Thread, op: Any) -> tuple[list[Barrier], Cursor, set[Value]]:
+        """The mbarriers that an op goes round, its cursor, and where to note that it did."""
         slots: list[Barrier] = t.cta.barriers[op.barriers]
         cursor = t.cursor(op.cursor)
         if cursor.depth != len(slots):
             message = f"a cursor of depth {cursor.depth} walks over {len(slots)} mbarriers"
             raise Fault("balance", message, op)
-        array, rings = op.barriers, cursor.rings
-        return slots, cursor, (lambda: rings.add(array)) if t.single else None
+        return slots, cursor, cursor.rings
 
     def link_mbarrier_wait(self, t: Thread, op: barrier.MbarrierWait) -> MayWait:
-        slots, cursor, note = self.ring(t, op)
-        back = 1 if op.invert else 0
+        slots, cursor, rings = self.ring(t, op)
+        back, array = 1 if op.invert else 0, op.barriers
 
-        def wait() -> bool:
-            if note is not None:
-                note()
+        def wait(
+            t: Thread = t,
+            op: barrier.MbarrierWait = op,
+            slots: list[Barrier] = slots,
+            cursor: Cursor = cursor,
+            rings: set[Value] = rings,
+            array: Value = array,
+            back: int = back,
+            slow: Callable[[Thread, Barrier, int, Op], bool] = self.wait,
+        ) -> bool:
+            rings.add(array)
             b, phase = slots[cursor.at], cursor.use - back
             if b.phases != phase + 1 or b.before & ~t.clock:
-                return self.wait(t, b, phase, op)
+                return slow(t, b, phase, op)
             t.waits_on = None
             t.clock |= b.done
             b.passed |= t.now  # of phase -1 as well, which can be missed too
@@ -89,37 +103,38 @@ class BarrierRules:
         return False
 
     def link_expect_tx(self, t: Thread, op: barrier.ExpectTx) -> Does:
-        slots, cursor, note = self.ring(t, op)
-        num_bytes = op.num_bytes
+        slots, cursor, rings = self.ring(t, op)
 
-        def expect() -> None:
-            if note is not None:
-                note()
-            slots[cursor.at].arrive(t, cursor.use, 1, op, num_bytes)
+        def expect(
+            t: Thread = t,
+            op: barrier.ExpectTx = op,
+            slots: list[Barrier] = slots,
+            cursor: Cursor = cursor,
+            rings: set[Value] = rings,
+        ) -> None:
+            rings.add(op.barriers)
+            slots[cursor.at].arrive(t, cursor.use, 1, op, op.num_bytes)
             t.tick()
 
         return expect
 
     def link_arrive(self, t: Thread, op: barrier.Arrive) -> Does:
-        _, cursor, note = self.ring(t, op)
+        _, cursor, rings = self.ring(t, op)
         count = 1 if t.single else WARPS
+        if op.cluster_size > self.cluster_size:
+            raise Fault("cluster", "an arrival goes to a CTA that the cluster does not have", op)
         told = [t.cta] if op.cluster_size == 1 else self.ctas[: op.cluster_size]
-        first, *others = targets = [cta.barriers[op.barriers] for cta in told]
-
-        def arrive_here() -> None:
-            first[cursor.at].arrive(t, cursor.use, count, op)
-            t.tick()
+        targets = [cta.barriers[op.barriers] for cta in told]
+        if len(targets) == 1 and not t.single:
+            return _arrives_here(t, op, targets[0], cursor, count)
 
         def arrive() -> None:
-            if note is not None:
-                note()
+            rings.add(op.barriers)
             for slots in targets:
                 slots[cursor.at].arrive(t, cursor.use, count, op)
             t.tick()
 
-        if op.cluster_size > self.cluster_size:
-            raise Fault("cluster", "an arrival goes to a CTA that the cluster does not have", op)
-        return arrive if others or note is not None else arrive_here
+        return arrive
 
     # ------------------------------------------------------------------ named barriers
     def named(self, t: Thread, op: Any, index: int | None) -> NamedBarrier:
@@ -141,7 +156,12 @@ class BarrierRules:
     def link_named_sync(self, t: Thread, op: barrier.NamedSync, index: int | None) -> MayWait:
         nb = self.named(t, op, index)
 
-        def sync() -> bool:
+        def sync(
+            t: Thread = t,
+            op: barrier.NamedSync = op,
+            nb: NamedBarrier = nb,
+            synced: Callable[[Thread, NamedBarrier], None] = self.synced,
+        ) -> bool:
             if t.waits_on is None:
                 t.waits_for = nb.arrive(t, op.num_threads, op)
                 t.tick()
@@ -149,7 +169,7 @@ class BarrierRules:
                 t.waits_on = nb
                 return True
             t.waits_on = None
-            self.synced(t, nb)
+            synced(t, nb)
             return False
 
         return sync
@@ -182,3 +202,21 @@ class BarrierRules:
 
     def link_warp_sync(self, t: Thread, op: barrier.WarpSync) -> None:
         """Lanes of a warp are one thread here."""
+
+
+def _arrives_here(
+    t: Thread, op: barrier.Arrive, slots: list[Barrier], cursor: Cursor, count: int
+) -> Does:
+    def arrive(
+        t: Thread = t,
+        op: barrier.Arrive = op,
+        slots: list[Barrier] = slots,
+        cursor: Cursor = cursor,
+        count: int = count,
+        times: Times = t.times,
+    ) -> None:
+        slots[cursor.at].arrive(t, cursor.use, count, op)
+        t.now = times.last = times.last << 1
+        t.clock |= t.now
+
+    return arrive

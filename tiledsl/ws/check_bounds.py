@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
@@ -13,9 +12,13 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import drawn_axis
+from tiledsl.ws.check_program import loaded_factors
+from tiledsl.ws.check_scalars import Compute
 from tiledsl.ws.check_scalars import Formulas
 
 Program3 = tuple[int, int, int]
@@ -25,11 +28,15 @@ LEAVES: dict[str, Callable[[LaunchPoint, Program3, int], int]] = {
     "program": lambda point, program, axis: program[axis],
     "programs": lambda point, program, axis: point.grid[axis],
     "symbol": lambda point, program, symbol: point.extent_of(symbol),
-    "loaded": lambda point, program, _: point.extent,
+    "loaded": lambda point, program, factor: point.loaded_of(factor),
+    "place": lambda point, program, _: 0,
     "unknown": lambda point, program, _: 0,
 }
 """What scalars depend on, with a number: where a tile that is walked to, or the program lies along
-an axis; the programs along one; an extent or argument; what is loaded."""
+an axis; the programs along one; an extent or argument; what is loaded; where a thread is."""
+
+
+OF_TILES = ("tile", "program")
 
 
 class AllBounds:
@@ -40,6 +47,8 @@ class AllBounds:
         self.formulas = Formulas(self._leaf)
         self._leaves: list[Leaf] = []
         self._found: dict[tuple[int, Program3], tuple[LaunchPoint, list[int]]] = {}
+        self._first: dict[int, list[int]] = {}
+        self._of_tiles: tuple[int, list[int], list[Compute]] | None = None
 
     def leaves(self) -> list[Leaf]:
         """What the scalars so far depend on."""
@@ -51,9 +60,23 @@ class AllBounds:
         """All scalars in a launch, in the tile of a program."""
         key = id(point), program  # the point is kept, so that no other one is given its id
         if key not in self._found:
-            leaves = [LEAVES[kind](point, program, number) for kind, number in self.leaves()]
-            self._found[key] = point, self.formulas.values(leaves)
+            first = self._first.get(key[0])
+            if first is not None and len(first) == len(self.formulas.uses):
+                values = self._in_tile(first, program)
+            else:
+                leaves = [LEAVES[kind](point, program, number) for kind, number in self.leaves()]
+                values = self._first[key[0]] = self.formulas.values(leaves)
+            self._found[key] = point, values
         return self._found[key][1]
+
+    def _in_tile(self, values: list[int], program: Program3) -> list[int]:
+        """Scalars in another tile of a launch."""
+        if self._of_tiles is None or self._of_tiles[0] != len(values):
+            numbers = [i for i, (kind, _) in enumerate(self._leaves) if kind in OF_TILES]
+            self._of_tiles = len(values), numbers, self.formulas.steps_with({*numbers})
+        _, numbers, steps = self._of_tiles
+        leaves = {i: program[self._leaves[i][1]] for i in numbers}
+        return self.formulas.changed(values, leaves, steps)
 
     def _leaf(self, v: Value) -> Leaf:
         code = self.code
@@ -71,32 +94,40 @@ class AllBounds:
                 return "tile", v.index
             case ProgramId() as op:
                 return "program", op.axis
-            case op:
-                return "loaded" if op.effect is Effect.READ else "unknown", v.id
+            case WarpgroupIndex() | ClusterRank():
+                return "place", v.id
+            case op if op in loaded_factors(code):
+                return "loaded", loaded_factors(code)[op]
+            case _:
+                return "unknown", v.id
 
 
 class Bounds:
     """Bounds of a loop in the first iteration of the loops around it.
 
     symbols: extents and arguments that they depend on. axes: of the grid, on whose ids they do.
-    is_of_program: on those of the program itself.
+    is_of_program: on those of the program itself. is_loaded: on loaded scalars. is_of_launch: on
+    nothing else. key: the same for loops with the same bounds.
     """
 
     def __init__(self, among: AllBounds, loop: For) -> None:
         self._among = among
         self.loop = loop
         formulas = among.formulas
-        self._numbers = [formulas.number(v) for v in (loop.lower, loop.upper, loop.step)]
+        self.key = tuple([formulas.number(v) for v in (loop.lower, loop.upper, loop.step)])
         leaves = among.leaves()
-        found = {leaves[i] for n in self._numbers for i in formulas.uses[n]}
+        found = {leaves[i] for n in self.key for i in formulas.uses[n]}
         self.symbols = sorted(n for kind, n in found if kind == "symbol" and n >= 0)
         self.axes = {axis for kind, axis in found if kind in ("tile", "program")}
-        self.is_of_program = any(kind == "program" for kind, _ in found)
+        kinds = {kind for kind, _ in found}
+        self.is_of_program = "program" in kinds
+        self.is_loaded = "loaded" in kinds
+        self.is_of_launch = kinds.isdisjoint(("loaded", "unknown"))
 
     def at(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> tuple[int, int, int]:
         """Lower, upper, step in a launch, in the tile of a program."""
         values = self._among.at(point, program)
-        low, high, by = self._numbers
+        low, high, by = self.key
         return values[low], values[high], values[by]
 
     def trips(self, point: LaunchPoint, program: Program3 = (0, 0, 0)) -> int:

@@ -1,4 +1,4 @@
-"""Loops that no launch enters, by their bounds alone.
+"""Loops that no launch enters, and branches that none takes, by bounds alone.
 
 The part of a loop whose masks are known to be true is empty where a kernel's own masks leave
 nothing of it. That it is follows from comparing the terms of its bounds:
@@ -15,8 +15,11 @@ from types import MappingProxyType
 
 from tiledsl.dtypes import INT32_ROOM
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.program import NumPrograms
@@ -26,6 +29,12 @@ from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ws.check_program import drawn_axis
 from tiledsl.ws.check_program import role_of
 
+OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+"""What holds where a comparison does not."""
+ALWAYS = {
+    "ge": [(1, 0)], "gt": [(1, 1)], "le": [(-1, 0)], "lt": [(-1, 1)], "ne": [(1, 1), (-1, 1)],
+}  # fmt: skip
+"""By how much, at least, one operand is the larger one: 1 the first, -1 the second."""
 MAX_TERMS = 24
 """Terms of a bound beyond which it stands for itself."""
 MAX_MAXIMA = 4
@@ -49,6 +58,23 @@ def is_empty(loop: For) -> bool:
     return all(
         _is_empty_where(loop, dict(zip(maxima, case, strict=True)))
         for case in product((0, 1), repeat=len(maxima))
+    )
+
+
+def is_never(region: Region) -> bool:
+    """Whether a side of a branch is run in no launch: its condition compares what lies apart."""
+    branch = region.parent
+    condition = branch.condition.defining_op if isinstance(branch, If) else None
+    if not isinstance(branch, If) or not isinstance(condition, Compare):
+        return False
+    predicate = condition.predicate
+    if region is branch.then:
+        predicate = OPPOSITE[predicate]
+    a, b = condition.operands
+    return any(
+        _Terms(choice).never_below(*((a, b) if order > 0 else (b, a)), by=by)
+        for order, by in ALWAYS.get(predicate, ())
+        for choice in (0, 1)
     )
 
 
@@ -100,12 +126,12 @@ class _Terms:
             self.at_least(v)
         return list(dict.fromkeys(self._unbounded))
 
-    def never_below(self, a: Value, b: Value) -> bool:
-        """Whether a >= b: what a reaches is no less than something that b does not exceed."""
+    def never_below(self, a: Value, b: Value, by: int = 0) -> bool:
+        """Whether a >= b + by: what a reaches is no less than something that b does not exceed."""
         op = a.defining_op
         if op is not None and op.opcode.endswith(".max"):
-            return any(self.never_below(x, b) for x in op.operands)
-        highs = self.at_most(b)
+            return any(self.never_below(x, b, by) for x in op.operands)
+        highs = [_sum(high, (by, ())) for high in self.at_most(b)]
         return all(
             any(self.is_positive(_sum(low, high, -1)) for high in highs) for low in self.at_least(a)
         )

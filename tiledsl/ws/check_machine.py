@@ -16,12 +16,14 @@ from tiledsl.ir.ops import program
 from tiledsl.ir.ops import role
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ws.check_link import Linker
 from tiledsl.ws.check_memory import MemoryRules
 from tiledsl.ws.check_places import PlaceRules
 from tiledsl.ws.check_places import gives
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import Step
+from tiledsl.ws.check_program import loaded_factors
 from tiledsl.ws.check_scalars import bound
 from tiledsl.ws.check_scalars import function_of
 from tiledsl.ws.check_scalars import scalar
@@ -35,9 +37,9 @@ from tiledsl.ws.check_state import Thread
 from tiledsl.ws.check_state import Times
 from tiledsl.ws.check_steps import Block
 from tiledsl.ws.check_steps import Call
-from tiledsl.ws.check_steps import Linker
 from tiledsl.ws.check_steps import Rule
-from tiledsl.ws.check_steps import teams_of
+from tiledsl.ws.check_teams import crews_of
+from tiledsl.ws.check_teams import teams_of
 
 RULES: dict[type[Op], tuple[str, ...]] = {
     barrier.CursorCreate: (),
@@ -102,8 +104,9 @@ def rules_of(cls: type[Machine]) -> dict[type[Op], Rule]:
 class Machine(PlaceRules, MemoryRules):
     """A cluster that runs a program, at one launch point after the other.
 
-    whole: with its data. teams: threads that have their control flow in common. reached: regions
-    that any launch has run. forced: branches that are taken whatever their conditions are. loaded:
+    whole: with its data. crews: by thread, all that execute the same steps. teams: threads whose
+    control flow is the same. given: scalars that a launch gives. reached: regions that any
+    launch has run. forced: branches that are taken whatever their conditions are. loaded:
     values of the scalars that the program loads.
     """
 
@@ -119,13 +122,14 @@ class Machine(PlaceRules, MemoryRules):
         self.forced: dict[Op, bool] = {}
         self.loaded: dict[Op, int] = {}
         self.box_sizes = {}
+        self.given: dict[Value, Any] = {}
         self._blocks: dict[Thread, Block] = {}
-        self.teams: list[list[Thread]] = []
         for cta in self.ctas:
             for r in code.roles:
                 for g in range(1 if r.single_thread else r.num_warpgroups):
                     self.threads.append(Thread(len(self.threads), r, cta, g, self.times))
             self._make_objects(cta)
+        self.crews = crews_of(self.threads, whole=self.whole)
         self.teams = teams_of(code, self.threads, whole=self.whole)
 
     def _make_objects(self, cta: Cta) -> None:
@@ -142,14 +146,11 @@ class Machine(PlaceRules, MemoryRules):
         code = self.code
         self.point = point
         self.drawn = point.drawn
-        self.loaded = loaded_scalars(code, point.extent)
-        known: dict[Value, Any] = {
-            a: point.extent_of(code.symbols.get((a, -1), -1)) for a in code.graph.args
-        }
+        self.loaded = {op: point.loaded_of(factor) for op, factor in loaded_factors(code).items()}
+        self.given = {a: point.extent_of(code.symbols.get((a, -1), -1)) for a in code.graph.args}
+        self.given.update(code.constants)
         for t in self.threads:
             t.env.clear()
-            t.env.update(known)
-            t.env.update(code.constants)
             t.tile = 0
 
     def reset(self) -> None:
@@ -176,11 +177,12 @@ class Machine(PlaceRules, MemoryRules):
                     b.expect(op.num_bytes, op)
 
     def block(self, team: list[Thread]) -> Block:
-        """What a team executes."""
-        lead = team[0]
+        """What a team executes, as all of its crew do."""
+        crew = self.crews[team[0]]
+        lead = crew[0]
         if lead not in self._blocks:
-            linker = Linker(self, team, rules_of(type(self)), whole=self.whole)
-            self._blocks[lead] = linker.block(lead.role.body)
+            linker = Linker(self, crew, rules_of(type(self)), whole=self.whole)
+            self._blocks[lead] = linker.role(lead.role.body)
         return self._blocks[lead]
 
     def close(self) -> None:
@@ -249,21 +251,3 @@ class Machine(PlaceRules, MemoryRules):
             what = op.operands[0].name if op is not None and op.operands else ""
             waits.append(f"{t.name} (CTA {t.cta.rank}) waits for {what or 'a barrier'}{loc}")
         return "no thread can go on: " + "; ".join(waits)
-
-
-def loaded_scalars(code: Program, extent: int) -> dict[Op, int]:
-    """Values of the scalars that a program loads, the same for the clones of one load.
-
-    They grow faster and faster in the order of the source: the end of a range that is loaded after
-    its begin lies behind it, and of two ranges the later one is longer.
-    """
-    ops = code.reads
-    if not ops:
-        return {}
-
-    def place(op: Op) -> tuple[int, int]:
-        return (op.loc.line, op.loc.col) if op.loc is not None else (0, 0)
-
-    places = sorted({place(o) for o in ops})
-    order = {o: places.index(place(o)) for o in ops}
-    return {o: extent * (1 + i * (i + 1) // 2) for o, i in order.items()}

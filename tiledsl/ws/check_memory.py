@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Iterable
+
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
@@ -13,23 +16,31 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.check_barriers import BarrierRules
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_state import Barrier
+from tiledsl.ws.check_state import Cursor
 from tiledsl.ws.check_state import Does
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import MayWait
 from tiledsl.ws.check_state import Read
 from tiledsl.ws.check_state import Slot
 from tiledsl.ws.check_state import SlotState
+from tiledsl.ws.check_state import Span
 from tiledsl.ws.check_state import Thread
 from tiledsl.ws.check_state import Writer
+
+Delivers = Callable[[Thread, tma.Load, SlotState, Barrier, int], None]
+Box = tuple[tma.Load, int | None, int | None]
+"""A copy with its multicast mask and its part of the box."""
 
 
 class MemoryRules(BarrierRules):
     """Methods `link_<op>`, as of BarrierRules.
 
-    code: what runs. box_sizes: bytes of a copy, by op.
+    code: what runs. box_sizes: bytes of a copy, by op. flies: whether copies take their time; here
+    they arrive at once, which no barrier can tell from later.
     """
 
     code: Program
+    flies = False
     box_sizes: dict[Op, int]
 
     def in_flight(self, *values: Value) -> list[Value]:
@@ -53,20 +64,9 @@ class MemoryRules(BarrierRules):
         first, count = (group or 0) * op.group_slots, len(slots)
         cursor = t.cursor(op.cursor) if op.cursor is not None else None
 
-        def of_ring() -> None:
-            assert cursor is not None
-            slot.state, slot.use = slots[cursor.at], cursor.use
-
-        def take() -> None:
-            at = first
-            if cursor is not None:
-                at += cursor.at
-                slot.use = cursor.use
-            if at >= count:
-                raise Fault("staging", f"slot {at} of {op.buffer.name}, which has {count}", op)
-            slot.state = slots[at]
-
-        return of_ring if cursor is not None and not first and cursor.depth <= count else take
+        if cursor is not None and not first and cursor.depth <= count:
+            return _takes_of_ring(slot, slots, cursor)
+        return _takes(op, slot, slots, cursor, first)
 
     def link_view(self, t: Thread, op: smem.View) -> None:
         """Another name for a slot."""
@@ -82,10 +82,16 @@ class MemoryRules(BarrierRules):
     def link_write(self, t: Thread, op: smem.Write) -> Does:
         slot, flight = t.slot(op.smem), self.in_flight(op.value)
 
-        def write() -> None:
-            self.check_taken(t, flight, op)
+        def write(
+            t: Thread = t,
+            op: smem.Write = op,
+            slot: Slot = slot,
+            flight: list[Value] = flight,
+            rules: MemoryRules = self,
+        ) -> None:
+            rules.check_taken(t, flight, op)
             if not op.is_shared:
-                self.write(t, slot, op)
+                rules.write(t, slot, op)
                 return
             writer = Writer(op, t.index, t.now)
             slot.state.write_part(t.clock, writer)
@@ -147,61 +153,90 @@ class MemoryRules(BarrierRules):
         return read
 
     def link_load(self, t: Thread, op: tma.Load, mask: int | None, part: int | None) -> Does:
-        _, cursor, note = self.ring(t, op)
-        slot, array = t.slot(op.smem), op.barriers
+        return self.link_boxes(t, [(op, mask, part)])
+
+    def link_boxes(self, t: Thread, boxes: list[Box]) -> Does:
+        """Copies that fill the same slot of the same CTAs, and tell the same mbarriers."""
+        op, mask, _ = boxes[0]
+        _, cursor, rings = self.ring(t, op)
+        slot = t.slot(op.smem)
         if mask is None:
             mask = 1 << t.cta.rank
         if mask >> self.cluster_size or not mask:
             what = f"multicast mask {mask:b} in a cluster of {self.cluster_size}"
             raise Fault("cluster", what, op)
-        size = self.box_sizes.get(op) or self.box_sizes.setdefault(op, box_bytes(op))
-        start = op.offset_bytes + (part or 0) * op.part_bytes
-        end = start + size
-        if end > slot.type.bytes:
-            behind = end - slot.type.bytes
-            raise Fault("ordering", f"the box ends {behind} bytes behind its slot", op)
+        spans = self._spans(boxes, slot)
+        size = sum(hi - lo for lo, hi in spans)
         told = [cta for cta in self.ctas if mask >> cta.rank & 1]
-        targets = [(cta.barriers[array], cta.buffers[slot.buffer]) for cta in told]
+        targets = [(cta.barriers[op.barriers], cta.buffers[slot.buffer]) for cta in told]
 
-        def load() -> None:
-            if note is not None:
-                note()
+        def load(
+            t: Thread = t,
+            op: tma.Load = op,
+            slot: Slot = slot,
+            cursor: Cursor = cursor,
+            rings: set[Value] = rings,
+            targets: list[tuple[list[Barrier], list[SlotState]]] = targets,
+            spans: list[Span] = spans,
+            size: int = size,
+            deliver: Delivers | None = self.deliver if self.flies else None,
+        ) -> None:
+            rings.add(op.barriers)
             number: int = slot.state.number
+            at, use, clock = cursor.at, cursor.use, t.clock
             for barriers, states in targets:
-                b = barriers[cursor.at]
-                self.land(t, op, states[number], b, cursor.use, (start, end))
+                # Ordered after what its thread knows, over for those who know the phase.
+                b, state = barriers[at], states[number]
+                if b.phases != use or b.last & ~clock:
+                    b.signal(clock, use, op)
+                b.used = True
+                w = state.writer
+                if w is None or w.end != b.end:
+                    state.check_write(clock, op)
+                    state.writer = Writer(op, t.index, b.end, b, use, *spans)
+                    state.reads, state.cleared = [], {}
+                elif overlap(spans, w.ranges):
+                    what = f"two copies write the same bytes of {state.name}"
+                    raise Fault("ordering", what, op)
+                else:
+                    w.ranges += (*spans,)
+                if deliver is None:
+                    b.receive(clock, size, op)
+                else:
+                    deliver(t, op, state, b, size)
             t.tick()
 
         return load
 
-    def land(
-        self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, use: int, span: tuple[int, int]
-    ) -> None:
-        """A copy: ordered after what its thread knows, over for those who know the phase."""
-        b.signal(t.clock, use, op)
-        w = state.writer
-        if w is None or w.end != b.end:
-            state.check_write(t.clock, op)
-            w = state.writer = Writer(op, t.index, b.end, b, use)
-            state.reads, state.cleared = [], {}
-        for lo, hi in w.ranges:
-            if lo < span[1] and span[0] < hi:
-                raise Fault("ordering", f"two copies write the same bytes of {state.name}", op)
-        w.ranges.append(span)
-        self.deliver(t, op, state, b, span[1] - span[0])
-
     def deliver(
         self, t: Thread, op: tma.Load, state: SlotState, b: Barrier, num_bytes: int
     ) -> None:
-        """The copy's bytes arrive: here at once, which no barrier can tell from later."""
-        del state
-        b.receive(t.clock, num_bytes, op)
+        """Lets the bytes of a copy that takes its time arrive."""
+        raise NotImplementedError
+
+    def _spans(self, boxes: list[Box], slot: Slot) -> list[Span]:
+        """The bytes of a slot that copies write."""
+        out: list[Span] = []
+        for op, _, part in boxes:
+            out.append(self._span(op, part, slot))
+            if overlap(out[-1:], out[:-1]):
+                name = slot.buffer.name
+                raise Fault("ordering", f"two copies write the same bytes of a slot of {name}", op)
+        return out
+
+    def _span(self, op: tma.Load, part: int | None, slot: Slot) -> Span:
+        start = op.offset_bytes + (part or 0) * op.part_bytes
+        end = start + (self.box_sizes.get(op) or self.box_sizes.setdefault(op, box_bytes(op)))
+        if end > slot.type.bytes:
+            behind = end - slot.type.bytes
+            raise Fault("ordering", f"the box ends {behind} bytes behind its slot", op)
+        return start, end
 
     # ------------------------------------------------------------------ wgmma
     def link_fence(self, t: Thread, op: mma.Fence) -> Does:
         del op
 
-        def fence() -> None:
+        def fence(t: Thread = t) -> None:
             t.fenced = True
 
         return fence
@@ -210,21 +245,27 @@ class MemoryRules(BarrierRules):
         operands = (op.a, op.b)
         slots = [t.slot(v) for v in operands if isinstance(v.type, SmemType)]
         flight = self.in_flight(*(v for v in operands if not isinstance(v.type, SmemType)))
-        env, result = t.env, op.result
 
-        def issue() -> None:
+        def issue(
+            t: Thread = t,
+            op: mma.Issue = op,
+            slots: list[Slot] = slots,
+            flight: list[Value] = flight,
+            rules: MemoryRules = self,
+            result: Value = op.result,
+        ) -> None:
             if not t.fenced:
                 raise Fault("fences", "a wgmma starts without a fence of its registers", op)
             if flight:
-                self.check_taken(t, flight, op)
+                rules.check_taken(t, flight, op)
             for slot in slots:
                 state: SlotState = slot.state
                 if not state.is_filled(t.clock, slot.use):
-                    self.read_by_engine(t, state, slot.use, op)
+                    rules.read_by_engine(t, state, slot.use, op)
                 read = Read(t.index, 0, bool(state.parts))
                 state.reads.append(read)
                 t.open.append(read)
-            env[result] = t.committed
+            t.env[result] = t.committed
 
         return issue
 
@@ -245,7 +286,7 @@ class MemoryRules(BarrierRules):
     def link_commit(self, t: Thread, op: mma.Commit) -> Does:
         del op
 
-        def commit() -> None:
+        def commit(t: Thread = t) -> None:
             t.groups.append(t.open)
             t.open = []
             t.committed += 1
@@ -254,10 +295,15 @@ class MemoryRules(BarrierRules):
         return commit
 
     def link_wait(self, t: Thread, op: mma.Wait) -> Does:
-        pending, env, flight = op.pending, t.env, self.in_flight(*op.accs)
+        flight = self.in_flight(*op.accs)
 
-        def wait() -> None:
-            groups = t.groups
+        def wait(
+            t: Thread = t,
+            op: mma.Wait = op,
+            pending: int = op.pending,
+            flight: list[Value] = flight,
+        ) -> None:
+            groups, env = t.groups, t.env
             while len(groups) > pending:
                 for r in groups.popleft():
                     r.end = t.now
@@ -306,9 +352,11 @@ class MemoryRules(BarrierRules):
     def link_store(self, t: Thread, op: tma.Store) -> Does:
         slot = t.slot(op.smem)
 
-        def store() -> None:
+        def store(
+            t: Thread = t, op: tma.Store = op, slot: Slot = slot, rules: MemoryRules = self
+        ) -> None:
             state: SlotState = slot.state
-            self.read_by_engine(t, state, slot.use, op)
+            rules.read_by_engine(t, state, slot.use, op)
             read = Read(t.index)
             state.reads.append(read)
             t.stores.append(read)
@@ -316,11 +364,39 @@ class MemoryRules(BarrierRules):
         return store
 
     def link_store_wait(self, t: Thread, op: tma.StoreWait) -> Does:
-        def wait() -> None:
+        def wait(t: Thread = t, op: tma.StoreWait = op) -> None:
             while len(t.stores) > op.pending:
                 t.leader_done.append(t.stores.popleft())
 
         return wait
+
+
+def _takes_of_ring(slot: Slot, slots: list[SlotState], cursor: Cursor) -> Does:
+    def take(slot: Slot = slot, slots: list[SlotState] = slots, cursor: Cursor = cursor) -> None:
+        slot.state, slot.use = slots[cursor.at], cursor.use
+
+    return take
+
+
+def _takes(
+    op: smem.Slot, slot: Slot, slots: list[SlotState], cursor: Cursor | None, first: int
+) -> Does:
+    def take() -> None:
+        at = first
+        if cursor is not None:
+            at += cursor.at
+            slot.use = cursor.use
+        if at >= len(slots):
+            what = f"slot {at} of {op.buffer.name}, which has {len(slots)}"
+            raise Fault("staging", what, op)
+        slot.state = slots[at]
+
+    return take
+
+
+def overlap(spans: Iterable[Span], others: Iterable[Span]) -> bool:
+    """Whether two copies write the same bytes."""
+    return any(lo < end and start < hi for lo, hi in others for start, end in spans)
 
 
 def box_bytes(op: tma.Load) -> int:

@@ -26,10 +26,10 @@ class PlaceRules:
     drawn: int
 
     def calc_warpgroup_index(self, t: Thread, op: Op) -> Does:
-        return gives(t, op, lambda: t.warpgroup)
+        return gives(t, op, lambda: t.place[1])
 
     def calc_cluster_rank(self, t: Thread, op: Op) -> Does:
-        return gives(t, op, lambda: t.cta.rank)
+        return gives(t, op, lambda: t.place[0])
 
     def calc_first_tile(self, t: Thread, op: Op) -> Does:
         return gives(t, op, lambda: self.point.first)
@@ -73,7 +73,7 @@ class PlaceRules:
             for axis, (extent, r) in enumerate(zip(self.point.grid, op.results, strict=True)):
                 here = -(-extent // size) if axis == op.cluster_axis else extent
                 at, left = (left % here, left // here) if here else (0, 0)
-                env[r] = at * size + t.cta.rank if axis == op.cluster_axis else at
+                env[r] = at * size + t.place[0] if axis == op.cluster_axis else at
 
         return place
 

@@ -16,13 +16,16 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.memory import Shape
+from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ws.check_bounds import Bounds
 from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_program import loaded_factors
 from tiledsl.ws.check_program import needed_scalars
 from tiledsl.ws.check_run import Run
 from tiledsl.ws.check_state import Clock
@@ -37,6 +40,8 @@ FAR = 1 << 20
 """An extent that is larger than any step of a loop."""
 NEAR, ALL_FAR = (0, 0, 0), (8 * FAR, 8 * FAR, 8 * FAR)
 """Ids of the first program, and of one behind every extent."""
+ONCE, TWICE = LaunchPoint(FAR, (0, 0, 0)), LaunchPoint(2 * FAR, (0, 0, 0))
+"""Launches whose trips tell how loops grow."""
 MAX_DOUBLINGS = 6
 ENOUGH_TRIPS = 4
 """Trips from which on a loop has to show that its state repeats."""
@@ -82,11 +87,10 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         drawn=total - clusters - 1,
         program=at,
     )
-    few = [
-        LaunchPoint(step, (0, 1, 1)),
-        tiles(0, 3),
-        LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size)),
-    ]
+    twice = LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size), step=step, units=units)
+    few = [LaunchPoint(step, (0, 1, 1)), tiles(0, 3)]
+    if turns > 1 or not _is_even(code, twice):
+        few.append(twice)  # else its tiles are the first ones of the row with two trips
     few += [tiles(n, 2) for n in range(3, told_apart + 1)]
     few += [
         tiles(3 * (not value), 2)._replace(other=(symbol, step * value))
@@ -99,7 +103,33 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     if any(b.is_of_program for b in bounds_of(code)):
         few += [p._replace(program=at) for p in few]
     many = [deep, *(tiles(n, scale * (-(-depth // n) + ENOUGH_TRIPS - 1)) for n in (1, 2))]
-    return Points(*([p._replace(step=step, units=units) for p in ps] for ps in (few, many)))
+    few, many = ([p._replace(step=step, units=units) for p in ps] for ps in (few, many))
+    if code.reads:
+        early = _early_launches(code, [*few, *many])
+        few, many = few + early[: len(few)], many + early[len(few) :]
+    return Points(_different_launches(code, few), many)
+
+
+def _early_launches(code: Program, points: list[LaunchPoint]) -> list[LaunchPoint]:
+    """The same launches with smaller numbers loaded, if a loop is entered in those alone."""
+    loops = _different(bounds_of(code))
+    left = [b for b in loops if not any(b.trips(p, p.program) for p in points)]
+    for parts in (2, max(loaded_factors(code).values()) + 1):
+        early = [_early(p, parts) for p in points]
+        if any(b.trips(p, p.program) for b in left for p in early):
+            return early
+    return []
+
+
+def _early(point: LaunchPoint, parts: int) -> LaunchPoint:
+    """A launch whose first loaded scalar is a part of the extents, the first of 2 half of them.
+
+    A range that begins there has as many trips as one of the extents had.
+    """
+    symbol, value = point.other
+    return point._replace(
+        extent=point.extent * parts, other=(symbol, value * parts), loaded=point.extent
+    )
 
 
 def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int]:
@@ -107,7 +137,7 @@ def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int
 
     Along those that bound loops, else along axis 0.
     """
-    loops = [b for b in bounds_of(code) if b.axes]
+    loops = _different([b for b in bounds_of(code) if b.axes])
     axes = {axis for b in loops for axis in b.axes} or {0}
     at, made = trips, NEAR
     for _ in range(MAX_DOUBLINGS):
@@ -118,9 +148,33 @@ def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int
     return made
 
 
+def _is_even(code: Program, point: LaunchPoint) -> bool:
+    """Whether the first tiles along axis 0 have the same trips as those along axis 1."""
+    loops = _different([b for b in bounds_of(code) if b.axes])
+    x, y, _ = point.grid
+    other = point._replace(grid=(y, x, 1))
+    tiles = [(point, (i, 0, 0)) for i in range(x)] + [(other, (0, i, 0)) for i in range(x)]
+    return all(len({b.trips(*tile) for tile in tiles}) == 1 for b in loops)
+
+
+def _different_launches(code: Program, points: list[LaunchPoint]) -> list[LaunchPoint]:
+    """Without those that give all scalars the values of another one."""
+    extents = code.reads or not code.symbols or any(_ops(code, Stride))  # also their default
+
+    def key(point: LaunchPoint) -> tuple[object, ...]:
+        values = [point.extent_of(number) for number in code.symbols.values()]
+        others = (point.grid, point.program, point.wobble, point.loaded)
+        return (*values, point.extent if extents else 0, *others)
+
+    found: dict[tuple[object, ...], LaunchPoint] = {}
+    for p in points:
+        found.setdefault(key(p), p)
+    return list(found.values())
+
+
 def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
-    loops = [b for b in bounds_of(code) if b.axes]
+    loops = _different([b for b in bounds_of(code) if b.axes])
     zeroed = [point._replace(other=(symbol, 0)) for symbol in code.symbols.values()]
     tiles = [*((x, 0, 0) for x in range(point.grid[0])), (0, point.grid[1] - 1, 0)]
 
@@ -133,7 +187,8 @@ def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
 def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
     """Launches for branches that the others have not taken.
 
-    Odd extents, tiles along both axes; at last one extent or argument that is odd among even ones.
+    Odd extents, tiles along both axes; one extent or argument that is odd among even ones, or 0
+    among small ones; an argument below 0; programs that are not the first.
     """
     step, units = units_of_trips(code)
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
@@ -143,10 +198,20 @@ def more_points(code: Program, cluster_size: int) -> Iterator[LaunchPoint]:
             for x, y in ((turns, 2), (3, turns)):
                 grid = _grid(x, y, axis, cluster_size)
                 yield LaunchPoint(extent, grid, step=step, units=units)
-    for value in (1, step // 2 + 1, step - 1):
+    grid = _grid(3, turns, axis, cluster_size)
+    launch = LaunchPoint(step * 3, grid, step=step, units=units)
+    moves = any(b.is_of_program for b in bounds_of(code))
+    for value in (1, step // 2 + 1, step - 1, step // 4 + 1):
         for symbol in code.symbols.values():
-            grid = _grid(3, turns, axis, cluster_size)
-            yield LaunchPoint(step * 3, grid, other=(symbol, value), step=step, units=units)
+            yield launch._replace(other=(symbol, value))
+            if moves:
+                yield launch._replace(other=(symbol, value), program=(2, 1, 0))
+    for (_, dim), symbol in code.symbols.items():
+        yield launch._replace(extent=1, other=(symbol, 0))
+        if dim < 0:
+            yield launch._replace(other=(symbol, -2 * step))
+    for x in range(1, 4 if moves else 1):
+        yield launch._replace(extent=step * 12 + 1, program=(x, 1, 0))
 
 
 def _grid(x: int, y: int, axis: int, cluster_size: int, z: int = 1) -> tuple[int, int, int]:
@@ -173,15 +238,28 @@ def units_of_trips(code: Program) -> tuple[int, dict[int, int]]:
 
 
 def _units(code: Program) -> tuple[int, dict[int, int]]:
-    loops = [(_unit(b), b.loop) for b in bounds_of(code)]
+    loops = [(_unit(b), b) for b in _different(bounds_of(code))]
     step = max((unit for unit, _ in loops), default=0) or 1
     units: dict[int, int] = {}
-    for unit, loop in loops:
-        bounds = needed_scalars([loop.lower, loop.upper])
-        for (value, dim), number in code.symbols.items():
-            if any(v is value if dim < 0 else _is_extent(v, value, dim) for v in bounds):
-                units[number] = max(unit, units.get(number, 1))
+    for unit, b in loops:
+        for number in b.symbols if b.is_of_launch else _symbols_of(code, b.loop):
+            units[number] = max(unit, units.get(number, 1))
     return step, {number: unit for number, unit in units.items() if unit != step}
+
+
+def _different(loops: list[Bounds]) -> list[Bounds]:
+    """One of all loops with the same bounds: those of different roles."""
+    return list({b.key: b for b in loops}.values())
+
+
+def _symbols_of(code: Program, loop: For) -> list[int]:
+    """Numbers of what the bounds of a loop depend on, also by what it carries, or loads."""
+    bounds = needed_scalars([loop.lower, loop.upper])
+    return [
+        number
+        for (value, dim), number in code.symbols.items()
+        if any(v is value if dim < 0 else _is_extent(v, value, dim) for v in bounds)
+    ]
 
 
 def _is_extent(v: Value, tensor: Value, dim: int) -> bool:
@@ -193,10 +271,10 @@ def _unit(bounds: Bounds) -> int:
     """The unit of one loop: its step, unless its bounds are quotients or the like."""
     growth = 0
     for program in (NEAR, ALL_FAR) if bounds.axes else (NEAR,):
-        at = [bounds.at(LaunchPoint(e, (0, 0, 0)), program) for e in (FAR, 2 * FAR)]
+        at = [bounds.at(point, program) for point in (ONCE, TWICE)]
         trips = [(high - low) // by if by else 0 for low, high, by in at]
         growth = growth if growth > 0 else trips[1] - trips[0]
-    return round(FAR / growth) if growth > 0 else abs(bounds.at(LaunchPoint(FAR, NEAR))[2])
+    return round(FAR / growth) if growth > 0 else abs(bounds.at(ONCE)[2])
 
 
 def _peeled(code: Program) -> int:
@@ -205,12 +283,18 @@ def _peeled(code: Program) -> int:
 
 
 class PointRun(Run):
-    """Runs that note the state at the heads of the loops of one thread. count: launches so far."""
+    """Runs that note the state at the heads of the loops of one thread.
+
+    repeating: loops of which it was seen to repeat in this launch; it is noted no more. count:
+    launches so far.
+    """
 
     def __init__(self, code: Program, cluster_size: int) -> None:
         super().__init__(code, cluster_size)
         self.last = [t for t in self.threads if t.cta.rank == 0][-1]
         self.entries: Entries = {}
+        self.repeating: set[Op] = set()
+        self._growth: dict[Op, list[State]] = {}
         self.count = 0
 
     def launch(self, point: LaunchPoint) -> None:
@@ -221,15 +305,25 @@ class PointRun(Run):
     def watch(self, point: LaunchPoint) -> Entries:
         """The same; returns the states at the heads of the loops of the last thread."""
         self.entries = {}
+        self.repeating.clear()
         self.run(point, self.last)
         self.count += 1
         return self.entries
 
     def head(self, loop: Op, *, is_first: bool) -> None:
+        if loop in self.repeating:
+            return
         entries = self.entries.setdefault(loop, [])
         if is_first:
             entries.append([])
-        entries[-1].append(self.snapshot())
+            self._growth[loop] = []
+        states, growth = entries[-1], self._growth[loop]
+        states.append(self.snapshot())
+        if len(states) > 1:
+            growth.append(_grown(*states[-2:]))
+            if any(growth[-p:] == growth[-2 * p : -p] for p in range(1, MAX_PERIOD + 1)):
+                self.entries[loop] = [states]  # what it does from here on is known
+                self.repeating.add(loop)
 
     def snapshot(self) -> State:
         """Where threads stand and what they have in flight; and what only grows.
@@ -277,10 +371,12 @@ def steady(noted: Entries) -> Iterator[tuple[Op, int, int]]:
     """
     for op, entries in noted.items():
         states = max(entries, key=len)
-        growth = [
-            (a[0], [y - x for x, y in zip(a[1], b[1], strict=True)]) for a, b in pairwise(states)
-        ]
+        growth = [_grown(a, b) for a, b in pairwise(states)]
         yield op, len(states), first_repeat(growth)
+
+
+def _grown(before: State, state: State) -> State:
+    return before[0], [y - x for x, y in zip(before[1], state[1], strict=True)]
 
 
 def first_repeat(items: list[State]) -> int:

@@ -46,7 +46,8 @@ class LaunchPoint(NamedTuple):
     extent that is different. wobble: 1 where loaded scalars differ from tile to tile.
     program: ids of the simulated one where CTAs do not walk over tiles.
     step: by how much `extent` grows for one more trip of the loops with the longest steps. units:
-    that by number of extent, for those that bound loops of shorter steps only.
+    that by number of extent, for those that bound loops of shorter steps only. loaded: as `extent`
+    for loaded scalars alone, where it is not -1.
     """
 
     extent: int
@@ -59,6 +60,7 @@ class LaunchPoint(NamedTuple):
     program: tuple[int, int, int] = (0, 0, 0)
     step: int = 1
     units: Mapping[int, int] = MappingProxyType({})
+    loaded: int = -1
 
     def extent_of(self, symbol: int) -> int:
         """The extent or argument with a number (`Program.symbols`)."""
@@ -66,16 +68,20 @@ class LaunchPoint(NamedTuple):
         unit = self.units.get(symbol, self.step)
         return extent if unit == self.step else extent * unit // self.step
 
+    def loaded_of(self, factor: int) -> int:
+        """The loaded scalar with a factor (`loaded_factors`)."""
+        return (self.extent if self.loaded < 0 else self.loaded) * factor
+
 
 class Step:
-    """One op to execute. kind: how; result: of a scalar that decides something."""
+    """One op to execute. kind: how; result: of a scalar without a rule that decides something."""
 
     __slots__ = ("kind", "op", "result")
 
-    def __init__(self, op: Op, kind: int, *, decides: bool) -> None:
+    def __init__(self, op: Op, kind: int, result: Value | None = None) -> None:
         self.op = op
         self.kind = kind
-        self.result = op.results[0] if decides and len(op.results) == 1 else None
+        self.result = result
 
 
 HANDLED, SCALAR, USE, END, CONTROL = range(5)
@@ -263,53 +269,56 @@ def cut_down(
     by_role = {r: _control_walk(r.body) for r in roles}
     ops = [o for found in by_role.values() for o in found]
     flight = flight_values(ops)
-    needed = needed_scalars([v for op in ops for v in _roots(op, rules)])
-    code: dict[Region, list[Step]] = {}
-    unknown: list[Op] = []
-    constants: dict[Value, Any] = {}
-    reads: list[Op] = []
-    for op in ops:
-        kind = HANDLED if type(op) in rules else KINDS.get(type(op), SCALAR)
-        decides = not needed.isdisjoint(op.results)
-        if kind == SCALAR and not whole and type(op) is Constant:
-            if decides:
-                constants[op.result] = op.value
-            continue
-        if kind == SCALAR:
-            if op.effect is Effect.SYNC:
-                unknown.append(op)
-            uses = not flight.isdisjoint(op.operands)
-            if not (whole or decides or uses):
-                continue
-            kind = USE if uses else kind
-        assert op.parent is not None
-        if op.parent not in code:
-            code[op.parent] = []
-        code[op.parent].append(Step(op, kind, decides=decides))
-        if op.effect is Effect.READ and not isinstance(op, ReadScalars):
-            reads.append(op)
-    return Program(
+    needed = needed_scalars(_roots(ops, rules))
+    made = Program(
         graph=graph,
         roles=roles,
-        code=code,
+        code={},
         flight=flight,
         needed=needed,
         named=named_barriers(ops, roles),
         symbols=number_symbols(graph, ops, needed),
         uneven=has_uneven_tiles(ops),
-        unknown=unknown,
-        reads=reads,
         cursors={
-            r: [o.result for o in found if isinstance(o, CursorCreate)]
-            for r, found in by_role.items()
+            r: [o.result for o in found if type(o) is CursorCreate] for r, found in by_role.items()
         },
-        constants=constants,
     )
+    for op in ops:
+        cls = type(op)
+        kind = HANDLED if cls in rules else KINDS.get(cls, SCALAR)
+        if kind == SCALAR:
+            _add_scalar(made, op, whole=whole)
+        else:
+            _add(made, Step(op, kind))
+    return made
+
+
+def _add_scalar(made: Program, op: Op, *, whole: bool) -> None:
+    """An op without a rule, if anything depends on it."""
+    decides = not made.needed.isdisjoint(op.results)
+    if type(op) is Constant and not whole:
+        if decides:
+            made.constants[op.result] = op.value
+        return
+    if op.effect is Effect.SYNC:
+        made.unknown.append(op)
+    uses = not made.flight.isdisjoint(op.operands)
+    if whole or decides or uses:
+        result = op.results[0] if decides and len(op.results) == 1 else None
+        _add(made, Step(op, USE if uses else SCALAR, result))
+
+
+def _add(made: Program, step: Step) -> None:
+    op = step.op
+    assert op.parent is not None
+    made.code.setdefault(op.parent, []).append(step)
+    if op.effect is Effect.READ and type(op) is not ReadScalars:
+        made.reads.append(op)
 
 
 def has_uneven_tiles(ops: list[Op]) -> bool:
     """Whether bounds of a loop depend on the tile or on loaded data."""
-    bounds = [v for o in ops if isinstance(o, For) for v in (o.lower, o.upper)]
+    bounds = [v for o in ops if type(o) is For for v in (o.lower, o.upper)]
     owners = [v.owner for v in needed_scalars(bounds)]
     return any(
         isinstance(o, Op) and (isinstance(o, TileToProgram) or o.effect is Effect.READ)
@@ -325,7 +334,7 @@ def number_symbols(
         (a, -1): None for a in graph.args if a in needed and isinstance(a.type, ScalarType)
     }
     for op in ops:
-        if isinstance(op, Shape) and op.result in needed:
+        if type(op) is Shape and op.result in needed:
             keys[tensors_of(op.tensor)[0], op.dim] = None
     return {key: i for i, key in enumerate(keys)}
 
@@ -352,20 +361,26 @@ def _control_walk(region: Region) -> list[Op]:
     return out
 
 
-def _roots(op: Op, rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
-    if (names := rules.get(type(op))) is not None:
-        return [v for v in asked_of(op, names) if v is not None] if names else []
-    match op:
-        case For():
-            return [op.lower, op.upper, op.step]
-        case If():
-            return [op.condition]
-        case While():
-            end = op.before.terminator
-            assert isinstance(end, Yield)
-            return [end.values[0]]
-        case _:
-            return []
+def _roots(ops: list[Op], rules: Mapping[type[Op], tuple[str, ...]]) -> list[Value]:
+    """The scalars that ops need by themselves."""
+    out: list[Value] = []
+    for op in ops:
+        names = rules.get(type(op))
+        if names is not None:
+            out += [v for v in asked_of(op, names) if v is not None] if names else ()
+        elif type(op) in KINDS:
+            match op:
+                case For():
+                    out += (op.lower, op.upper, op.step)
+                case If():
+                    out.append(op.condition)
+                case While():
+                    end = op.before.terminator
+                    assert isinstance(end, Yield)
+                    out.append(end.values[0])
+                case _:
+                    pass
+    return out
 
 
 def asked_of(op: Op, names: tuple[str, ...]) -> list[Value | None]:
@@ -375,3 +390,21 @@ def asked_of(op: Op, names: tuple[str, ...]) -> list[Value | None]:
         value = getattr(op, name)
         found += value if isinstance(value, tuple) else (value,)
     return found
+
+
+def loaded_factors(code: Program) -> dict[Op, int]:
+    """By which the extent is multiplied for the scalars that a program loads, made once.
+
+    The same for the clones of one load. They grow faster and faster in the order of the source: the
+    end of a range that is loaded after its begin lies behind it, and of two ranges the later one is
+    longer.
+    """
+    if "loaded" not in code.tables:
+        places = sorted({_place(o) for o in code.reads})
+        order = {o: places.index(_place(o)) for o in code.reads}
+        code.tables["loaded"] = {o: 1 + i * (i + 1) // 2 for o, i in order.items()}
+    return code.tables["loaded"]
+
+
+def _place(op: Op) -> tuple[int, int]:
+    return (op.loc.line, op.loc.col) if op.loc is not None else (0, 0)

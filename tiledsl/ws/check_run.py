@@ -27,16 +27,15 @@ from tiledsl.ws.check_trace import writers_first
 
 
 class Track:
-    """A thread, its number in its team, and what it has still to do.
+    """A thread, and what it has still to do.
 
     pending: where it waits, the call that it has to repeat.
     """
 
-    __slots__ = ("number", "pending", "rows", "thread")
+    __slots__ = ("pending", "rows", "thread")
 
-    def __init__(self, thread: Thread, number: int, rows: list[Row]) -> None:
+    def __init__(self, thread: Thread, rows: list[Row]) -> None:
         self.thread = thread
-        self.number = number
         self.rows: Iterator[Row] = iter(rows)
         self.pending: Call | None = None
 
@@ -63,11 +62,7 @@ class Run(Machine):
             return
         self.reset()
         # Consumers first: a producer runs when nobody else can.
-        live = [
-            Track(t, number, rows)
-            for team, rows in zip(self.teams, traces, strict=True)
-            for number, t in enumerate(team)
-        ]
+        live = [Track(t, rows) for team, rows in zip(self.teams, traces, strict=True) for t in team]
         live.sort(key=lambda x: (x.thread.single, x.thread.index))
         while live:
             for track in live:
@@ -84,7 +79,8 @@ class Run(Machine):
 
     def _advance(self, track: Track) -> bool:
         """Lets a thread go on to where it waits or pauses; whether it comes to its end."""
-        t, number = track.thread, track.number
+        t = track.thread
+        number = t.number
         if track.pending is not None and track.pending():
             return False
         track.pending = None

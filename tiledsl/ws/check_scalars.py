@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.types import ScalarType
 
 CONSTANT = "elementwise.constant"
+Compute = tuple[int, Callable[..., Any], tuple[int, ...]]
+"""The number of a scalar, and its function of others."""
 Env = dict[Value, Any]
 """What a thread knows of its values."""
 COMPARE: dict[str, Callable[..., Any]] = {
@@ -94,13 +97,24 @@ def bound(
     match operands:
         case (a,):
 
-            def one() -> None:
+            def one(
+                env: Env = env,
+                result: Value = result,
+                function: Callable[..., Any] = function,
+                a: Value = a,
+            ) -> None:
                 env[result] = function(env[a])
 
             return one
         case (a, b):
 
-            def two() -> None:
+            def two(
+                env: Env = env,
+                result: Value = result,
+                function: Callable[..., Any] = function,
+                a: Value = a,
+                b: Value = b,
+            ) -> None:
                 env[result] = function(env[a], env[b])
 
             return two
@@ -126,7 +140,9 @@ class Formulas:
         self._key_of = key_of
         self._numbers: dict[Value, int] = {}
         self._same: dict[Hashable, int] = {}
-        self._steps: list[tuple[Callable[..., Any] | None, tuple[int, ...]]] = []
+        self._given: list[int] = []
+        self._steps: list[Compute] = []
+        self._constants: list[Any] = []
 
     def number(self, v: Value) -> int:
         """By which to find a scalar among values."""
@@ -136,38 +152,67 @@ class Formulas:
             if op is None or function is None:
                 self._numbers[v] = self._leaf(v)
             elif op.opcode == CONSTANT:
-                self._numbers[v] = self._step((CONSTANT, function()), function, ())
+                self._numbers[v] = self._constant(function())
+            elif function is _cast:
+                self._numbers[v] = self.number(op.operands[0])
             else:
                 inputs = tuple([self.number(o) for o in op.operands])
-                self._numbers[v] = self._step((function, inputs), function, inputs)
+                self._numbers[v] = self._step(function, inputs)
         return self._numbers[v]
 
     def _leaf(self, v: Value) -> int:
         key = ("leaf", self._key_of(v))
         if key not in self._same:
-            self._step(key, None, ())
-            self.uses[-1].add(len(self.leaves))
+            self._given.append(self._add(key, {len(self.leaves)}))
             self.leaves.append(v)
         return self._same[key]
 
-    def _step(
-        self, key: Hashable, function: Callable[..., Any] | None, inputs: tuple[int, ...]
-    ) -> int:
+    def _constant(self, value: Any) -> int:
+        key = CONSTANT, value
         if key not in self._same:
-            self._same[key] = len(self._steps)
-            self._steps.append((function, inputs))
-            self.uses.append(set[int]().union(*[self.uses[i] for i in inputs]))
+            self._constants[self._add(key, set())] = value
         return self._same[key]
+
+    def _step(self, function: Callable[..., Any], inputs: tuple[int, ...]) -> int:
+        key = function, inputs
+        if key not in self._same:
+            at = self._add(key, set[int]().union(*[self.uses[i] for i in inputs]))
+            self._steps.append((at, function, inputs))
+        return self._same[key]
+
+    def _add(self, key: Hashable, uses: set[int]) -> int:
+        self._same[key] = at = len(self._constants)
+        self._constants.append(0)
+        self.uses.append(uses)
+        return at
 
     def values(self, leaves: Iterable[int]) -> list[int]:
         """All scalars, where the leaves are known."""
-        out: list[int] = []
-        given = iter(leaves)
-        for function, inputs in self._steps:
-            if function is None:
-                out.append(next(given))
-            elif len(inputs) == 2:
-                out.append(function(out[inputs[0]], out[inputs[1]]))
-            else:
-                out.append(function(*[out[i] for i in inputs]))
+        out = self._constants.copy()
+        for at, value in zip(self._given, leaves, strict=True):
+            out[at] = value
+        _compute(out, self._steps)
         return out
+
+    def steps_with(self, leaves: set[int]) -> list[Compute]:
+        """What computes the scalars that depend on some leaves, by their numbers."""
+        return [step for step in self._steps if not leaves.isdisjoint(self.uses[step[0]])]
+
+    def changed(
+        self, values: list[int], leaves: Mapping[int, int], steps: list[Compute]
+    ) -> list[int]:
+        """The same where some leaves are others. steps: as `steps_with` found them."""
+        out = values.copy()
+        for leaf, value in leaves.items():
+            out[self._given[leaf]] = value
+        _compute(out, steps)
+        return out
+
+
+def _compute(values: list[int], steps: list[Compute]) -> None:
+    for at, function, inputs in steps:
+        if len(inputs) == 2:
+            a, b = inputs
+            values[at] = function(values[a], values[b])
+        else:
+            values[at] = function(*[values[i] for i in inputs])

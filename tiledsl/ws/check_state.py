@@ -25,6 +25,8 @@ from tiledsl.ir.types import SmemType
 
 Clock = int
 """A set of times."""
+Span = tuple[int, int]
+"""Bytes of a slot, from and to."""
 Does = Callable[[], None]
 """What a thread does at an op."""
 MayWait = Callable[[], bool]
@@ -97,7 +99,13 @@ class Writer:
     )  # fmt: skip
 
     def __init__(
-        self, op: Op, thread: int, end: Clock, barrier: Barrier | None = None, use: int = -1
+        self,
+        op: Op,
+        thread: int,
+        end: Clock,
+        barrier: Barrier | None = None,
+        use: int = -1,
+        *ranges: Span,
     ) -> None:
         self.op = op
         self.thread = thread
@@ -107,7 +115,7 @@ class Writer:
         self.fenced = False
         self.published = False
         self.fence_time: Clock = 0
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges = ranges
 
     def is_visible(self, thread: Thread) -> bool:
         """Whether a barrier after the fence tells a thread, all of its warps, of the write."""
@@ -138,7 +146,8 @@ class SlotState:
 
     def reset(self) -> None:
         """Nothing was written to it yet."""
-        self.__init__(self.buffer, self.number)
+        if self.writer is not None or self.reads or self.cleared:
+            self.__init__(self.buffer, self.number)
 
     @property
     def name(self) -> str:
@@ -153,10 +162,14 @@ class SlotState:
 
     def check_write(self, clock: Clock, op: Op) -> None:
         """A write has to come after the last write and after every read of it."""
-        writers = [self.writer] if self.writer is not None else []
-        if self.cleared:
-            writers += self.cleared.values()
-        self._check_after(clock, op, writers, self.reads, -1)
+        for r in self.reads:
+            if not clock & r.end:
+                raise self._too_soon("read", op)
+        if self.writer is not None and not clock & self.writer.end:
+            raise self._too_soon("written", op)
+        for w in self.cleared.values():
+            if not clock & w.end:
+                raise self._too_soon("written", op)
 
     def write_part(self, clock: Clock, writer: Writer) -> None:
         """A warpgroup's share of a tenant; its second share begins the next tenant."""
@@ -166,19 +179,18 @@ class SlotState:
         elif self.reads:
             what = "is written by a warpgroup while others read it already"
             raise Fault("ordering", f"{self.name} {what}", writer.op)
-        self._check_after(clock, writer.op, *self.before, writer.thread)
-        self.parts[writer.thread] = self.writer = writer
-
-    def _check_after(
-        self, clock: Clock, op: Op, writers: list[Writer], reads: list[Read], thread: int
-    ) -> None:
+        writers, reads = self.before
         for r in reads:
             # What another warpgroup tells of its read, it tells at a barrier of all its warps.
-            if not clock & r.end or (r.of_warps and r.thread == thread):
-                raise Fault("ordering", f"{self.name} is written while it may still be read", op)
+            if not clock & r.end or (r.of_warps and r.thread == writer.thread):
+                raise self._too_soon("read", writer.op)
         for w in writers:
             if not clock & w.end:
-                raise Fault("ordering", f"{self.name} is written while it may still be written", op)
+                raise self._too_soon("written", writer.op)
+        self.parts[writer.thread] = self.writer = writer
+
+    def _too_soon(self, what: str, op: Op) -> Fault:
+        return Fault("ordering", f"{self.name} is written while it may still be {what}", op)
 
     def check_read(self, clock: Clock, use: int, op: Op) -> None:
         """A read has to come after the write of its own tenant."""
@@ -420,6 +432,7 @@ class Slot:
 class Thread:
     """One warpgroup of a role (or its single thread), with what it has in flight.
 
+    number: in its crew. place: rank and warpgroup of which its scalars are.
     clock: what it knows. now: the time at which what it does now is over, which it knows itself.
     env: scalars, and of results of wgmmas in flight their group. cursors, slots: by the values that
     stand for them.
@@ -433,6 +446,8 @@ class Thread:
         self.warpgroup = warpgroup
         self.single = role.single_thread
         self.role = role
+        self.number = 0
+        self.place = cta.rank, warpgroup
         self.times = times
         self.env: dict[Value, Any] = {}
         self.cursors: dict[Value, Cursor] = {}
@@ -481,6 +496,8 @@ class Thread:
 
     def slot(self, v: Value) -> Slot:
         """The slot that a value, or the one that it is a view of, stands for."""
+        if v in self.slots:
+            return self.slots[v]
         while isinstance(v.defining_op, smem.View):
             v = v.defining_op.a
         if v not in self.slots:

@@ -7,6 +7,7 @@ count. That is no assumption of the proof: the run checks that each finds what i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tiledsl.ir.op import Op
@@ -16,6 +17,7 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ws.check_machine import Machine
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import role_of
+from tiledsl.ws.check_repeats import Repeat
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.check_state import Thread
 from tiledsl.ws.check_steps import ASKS
@@ -23,8 +25,10 @@ from tiledsl.ws.check_steps import BRANCH
 from tiledsl.ws.check_steps import LOOP
 from tiledsl.ws.check_steps import MALFORMED
 from tiledsl.ws.check_steps import NOTHING
+from tiledsl.ws.check_steps import REPEAT
 from tiledsl.ws.check_steps import ROWS
 from tiledsl.ws.check_steps import SCALARS
+from tiledsl.ws.check_steps import WHILE
 from tiledsl.ws.check_steps import WORDS
 from tiledsl.ws.check_steps import Asking
 from tiledsl.ws.check_steps import Block
@@ -57,41 +61,69 @@ class Tracer:
         self._watches = False
         self._reached = machine.reached
         self._written: dict[tuple[int, Value], Written] = {}
+        self._follow: dict[int, Callable[[Thread, Any, list[Row]], None]] = {
+            ASKS: self._ask,
+            BRANCH: self._branch,
+            LOOP: self._loop,
+            REPEAT: self._repeat,
+            WHILE: self._endless,
+        }
 
     def traces(self) -> list[list[Row]]:
         """The rows of each team."""
         return [self._trace(team) for team in self._teams]
 
     def _trace(self, team: list[Thread]) -> list[Row]:
+        """Computed by the first one of the crew, in the place of the first one of the team."""
         out: list[Row] = []
+        crew = self._machine.crews[team[0]]
+        lead = crew[0]
+        lead.place, lead.tile = (team[0].cta.rank, team[0].warpgroup), 0
+        lead.env.clear()
+        lead.env.update(self._machine.given)
         self._watches = self._watched in team
         try:
-            self._walk(team[0], self._machine.block(team), out)
+            block = self._machine.block(team)
+            for compute in block.given:
+                compute()
+            self._walk(lead, block, out)
         except (Fault, *MALFORMED) as error:
-            out.append(failing(error, len(team)))
+            out.append(failing(error, len(crew)))
         return out
 
     def _walk(self, t: Thread, block: Block, out: list[Row]) -> None:
-        env = t.env
         self._reached.add(block.region)
-        for kind, item in block.items:
+        for kind, item in block.walked:
             if kind == ROWS:
                 out += item
             elif kind == SCALARS:
                 for compute in item:
                     compute()
-            elif kind == ASKS:
-                out.append(item.row(env))
-                if type(item.op) is smem.WriteScalars and item.op.smem in env:
-                    self._written_at(t, item.op)[env[item.op.smem]] = item.scalars(env), t.tile
             elif kind == WORDS:
                 out.append(self._words(t, *item))
-            elif kind == BRANCH:
-                self._branch(t, item, out)
-            elif kind == LOOP:
-                self._loop(t, item, out)
             else:
-                self._endless(t, item, out)
+                self._follow[kind](t, item, out)
+
+    def _ask(self, t: Thread, asking: Asking, out: list[Row]) -> None:
+        env, op = t.env, asking.op
+        out.append(asking.row(env))
+        if type(op) is smem.WriteScalars and op.smem in env:
+            self._written_at(t, op)[env[op.smem]] = asking.scalars(env), t.tile
+
+    def _repeat(self, t: Thread, repeat: Repeat, out: list[Row]) -> None:
+        """The same rows for scalars of the same values."""
+        env, at = t.env, len(out)
+        if self._machine.forced:
+            self._walk(t, repeat.block, out)
+            return
+        key = (self._watches, *[env.get(v) for v in repeat.inputs])
+        if key in repeat.known:
+            rows, given = repeat.known[key]
+            out += rows
+            env.update(given)
+        else:
+            self._walk(t, repeat.block, out)
+            repeat.known[key] = out[at:], {v: env[v] for v in repeat.outputs if v in env}
 
     def _branch(self, t: Thread, branch: Branch, out: list[Row]) -> None:
         op = branch.op
@@ -155,7 +187,7 @@ class Tracer:
     # ------------------------------------------------------------------ words
     def _written_at(self, t: Thread, op: Any) -> Written:
         """What was written to the buffer of an op."""
-        return self._written.setdefault((t.cta.rank, t.slot(op.smem).buffer), {})
+        return self._written.setdefault((t.place[0], t.slot(op.smem).buffer), {})
 
     def _words(self, t: Thread, op: smem.ReadScalars, asking: Asking) -> Row:
         """The row of an op that reads words, which become known."""

@@ -27,6 +27,8 @@ SIZES = tuple(1 << n for n in range(2, 13))
 """Extents to try."""
 MOST_TILES = 64
 """Tiles along an axis among which to look for one that runs a loop."""
+PROGRAMS = (4, 12)
+"""How far along all axes the program lies."""
 COARSE = SIZES[::-5]
 """Some of them: a loop that has few trips in all of these has in the others."""
 
@@ -39,10 +41,11 @@ def wide_point(code: Program, loop: For, seen: int, cluster_size: int) -> Launch
     wanted = enough_trips(code)
     best, most = None, max(seen, ENOUGH_TRIPS - 1)
     bounds = next(b for b in bounds_of(code) if b.loop is loop)
-    if not any(bounds.trips(p) > most for p in _candidates(code, bounds, cluster_size, COARSE)):
+    coarse = _candidates(code, bounds, cluster_size, COARSE)
+    if not any(bounds.trips(p, p.program) > most for p in coarse):
         return None
     for point in _candidates(code, bounds, cluster_size, SIZES):
-        trips = bounds.trips(point)
+        trips = bounds.trips(point, point.program)
         if trips > most:
             best, most = point, trips
         if most >= wanted:
@@ -125,9 +128,18 @@ def _grid_of(code: Program, cluster_size: int) -> tuple[int, int, int]:
 def _candidates(
     code: Program, bounds: Bounds, cluster_size: int, sizes: tuple[int, ...]
 ) -> Iterator[LaunchPoint]:
-    """One extent that bounds the loop unlike the others, or all alike, from small to large."""
+    """One extent that bounds the loop unlike the others, or all alike, from small to large.
+
+    Where loaded scalars bound it, also with one half of that as the first of them; where the
+    program does, also in others than the first.
+    """
     grid = _grid_of(code, cluster_size)
     for size in sizes:
         for others in (1, 0, size):
             for symbol in bounds.symbols if others != size else [-1]:
-                yield LaunchPoint(others, grid, other=(symbol, size))
+                point = LaunchPoint(others, grid, other=(symbol, size))
+                yield point
+                if bounds.is_loaded:
+                    yield point._replace(loaded=size // 2)
+                if bounds.is_of_program:
+                    yield from (point._replace(program=(x, x, x)) for x in PROGRAMS)

@@ -135,6 +135,8 @@ class InFlight(int):
 class Simulation(Coroutines):
     """One cluster's run. flying: copies to shared memory under way."""
 
+    flies = True
+
     def __init__(
         self,
         code: Program,

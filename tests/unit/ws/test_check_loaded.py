@@ -1,0 +1,155 @@
+"""Proofs of loops that begin or end at loaded numbers, and of parts that few launches reach."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as tl
+from tests.unit.ws.kernels import first
+from tests.unit.ws.kernels import meta
+from tests.unit.ws.mutations import MUTATIONS
+from tests.unit.ws.mutations import apply
+from tests.unit.ws.mutations import sites
+from tiledsl.compiler import Kernel
+from tiledsl.ws.check import check
+from tiledsl.ws.check_machine import RULES
+from tiledsl.ws.check_program import LaunchPoint
+from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_program import loaded_factors
+
+S = 2048
+FAULTS = {
+    "drop a release",
+    "drop the wait for a full slot",
+    "drop an expect_tx",
+    "one trip more in the producer",
+}
+
+
+@tiledsl.jit
+def ranges(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, starts, KIND: tl.constexpr):
+    """Products over ranges of rows, as loaded, or as far as there are rows."""
+    m, n, g = tl.program_id(0) * 128, tl.program_id(1) * 128, tl.program_id(2)
+    begin, end = tl.load(starts + g), tl.load(starts + g + 1)
+    if KIND == "rest":
+        end = a.shape[0]
+    if KIND == "cut":
+        end = tl.minimum(end, a.shape[0])
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(begin, end, 64):
+        acc = tl.dot(a.load((k, m), (64, 128)).T, b.load((k, n), (64, 128)), acc)
+    c.store((g, m, n), acc)
+
+
+def made_of(kind: str) -> Kernel:
+    starts = torch.empty(4, device="meta", dtype=torch.int32)
+    a, b, c = meta(S, S), meta(S, S), torch.empty(3, S, S, device="meta", dtype=torch.bfloat16)
+    return first(ranges.request_for((a, b, c, starts), {"KIND": kind}, (16, 16, 3))[1])
+
+
+@pytest.mark.parametrize("kind", ["both", "rest", "cut"])
+def test_ranges_that_begin_at_a_loaded_number_are_entered(kind: str) -> None:
+    made = made_of(kind)
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+    loops = [line for line in made.certificate.steady if "each trip repeats" in line]
+    assert len(loops) == 2
+
+
+def test_faults_of_a_range_with_a_loaded_begin_are_refused() -> None:
+    """Those of the loop: a launch in which it never runs would show none of them."""
+    made = made_of("cut").machine
+    assert made is not None
+    data = pickle.dumps(made)
+    refused: set[str] = set()
+    for mutation in [m for m in MUTATIONS if m.name in FAULTS]:
+        for site in sites(made, mutation):
+            graph = pickle.loads(data)
+            apply(graph, mutation, site)
+            assert not check(graph).proved
+            refused.add(mutation.name)
+    assert refused == FAULTS
+
+
+def test_loaded_numbers_are_told_apart() -> None:
+    code = cut_down(made_of("cut").machine, RULES)
+    factors = sorted(set(loaded_factors(code).values()))
+    assert factors == [1, 2]
+    assert [LaunchPoint(64, (1, 1, 1)).loaded_of(f) for f in factors] == [64, 128]
+    assert [LaunchPoint(64, (1, 1, 1), loaded=8).loaded_of(f) for f in factors] == [8, 16]
+
+
+@tiledsl.jit
+def behind_the_first(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, N, K):
+    """A loop of all rows of tiles but the first, which may have no trips."""
+    tiles = tl.cdiv(N, 64)
+    m, n = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    acc = tl.zeros((64, 64), tl.float32)
+    if m > 0:
+        for k in range(0, tl.cdiv(K, 64)):
+            acc = tl.dot(
+                a.load((m * 64, k * 64), (64, 64)), b.load((k * 64, n * 64), (64, 64)), acc
+            )
+    c.store((m * 64, n * 64), acc)
+
+
+@tiledsl.jit
+def one_more(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, K):
+    """A loop that has no trips for arguments below 0 alone."""
+    m, n = tl.program_id(0) * 64, tl.program_id(1) * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(-1, tl.cdiv(K, 64)):
+        acc = tl.dot(a.load((m, k * 64), (64, 64)), b.load((k * 64, n), (64, 64)), acc)
+    c.store((m, n), acc)
+
+
+@tiledsl.jit
+def always_one(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    """A loop that has a trip whatever the extent."""
+    m, n = tl.program_id(0) * 64, tl.program_id(1) * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(-1, tl.cdiv(a.shape[1], 64)):
+        acc = tl.dot(a.load((m, k * 64), (64, 64)), b.load((k * 64, n), (64, 64)), acc)
+    c.store((m, n), acc)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more"), [(behind_the_first, (S, S)), (one_more, (S,)), (always_one, ())]
+)
+def test_trips_that_few_launches_have(kernel: tiledsl.JitFunction, more: tuple[int, ...]) -> None:
+    """Extents of 0 beside others, arguments below 0; what no launch does needs none."""
+    grid = (32 * 32,) if kernel is behind_the_first else (32, 32)
+    made = first(kernel.request_for((meta(S, S), meta(S, S), meta(S, S), *more), {}, grid)[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+
+
+@tiledsl.jit
+def window(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, W):
+    """Attention whose window may end within a block: the part without masks has a trip or none."""
+    m = tl.program_id(0) * 64
+    rows, lanes = m + tl.arange(0, 64), tl.arange(0, 128)
+    x = q.load((m, 0), (64, 64))
+    top, total = tl.full((64,), -1e6, tl.float32), tl.zeros((64,), tl.float32)
+    acc = tl.zeros((64, 64), tl.float32)
+    for n in range(tl.maximum(0, m - W + 1) // 128 * 128, k.shape[0], 128):
+        s = tl.dot(x, tl.trans(k.load((n, 0), (128, 64))))
+        seen = (n + lanes < k.shape[0])[None, :] & (rows[:, None] - W < (n + lanes)[None, :])
+        s = tl.where(seen, s, -30000.0)
+        new = tl.maximum(top, tl.max(s, 1))
+        p, fade = tl.exp2(s - new[:, None]), tl.exp2(top - new)
+        total, top = total * fade + tl.sum(p, 1), new
+        acc = tl.dot(p.to(v.dtype), v.load((n, 0), (128, 64)), acc * fade[:, None])
+    o.store((m, 0), acc / total[:, None])
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_parts_of_a_loop_by_a_window_are_entered(persistent: bool) -> None:
+    tensors = [meta(S, 64) for _ in range(4)]
+    made = first(window.request_for((*tensors, 100), {"persistent": persistent}, (32,))[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""

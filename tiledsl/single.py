@@ -13,15 +13,18 @@ from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.single_layout import single_layout
+from tiledsl.ws.single_layout import space_of
 from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
+from tiledsl.ws.turned_rows import turn_rows
 
 if TYPE_CHECKING:
     from tiledsl.compiler import Kernel
@@ -130,6 +133,10 @@ def _single(
     )  # fmt: skip
     plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
     fuse_elementwise(out, role.body, axis_facts(role.body, out.facts.get("divisors", {})))
+    rings = sum(ring.depth * ring.type_.bytes for ring in out.find(Ring))
+    room = space_of(request.target, plan.min_blocks, role) - rings
+    if plan.stays and turn_rows(out, role, room):
+        notes = [*notes, "rows are turned so that vectors and warps begin where lines do"]
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
     dump(request, out, "32_machine")

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 from typing import cast
 
-from tiledsl.call import OPTIONS
 from tiledsl.call import GridLike
 from tiledsl.config import Config
 from tiledsl.errors import LaunchError
@@ -129,7 +128,7 @@ class Autotuner(KernelInterface):
         self._check_names()
 
     def _check_names(self) -> None:
-        constants = {k for c in self.configs for k in c.kwargs if k not in OPTIONS}
+        constants = {k for c in self.configs for k in c.kwargs}
         for name in self.keys:
             if name not in self.arg_names:
                 warnings.warn(

@@ -74,7 +74,8 @@ def test_norm(dtype: torch.dtype, n: int, block: int) -> None:
     x, w = torch.randn(7, n, dtype=dtype), torch.randn(n, dtype=dtype)
     y, square = torch.full_like(x, float("nan")), torch.zeros(7)
     module = run(norm, [x, w, y, square, n, block], 7)
-    assert module.source.count("cp_async_commit") == 3
+    lines = module.source.count("lane_id() < 8")  # before what a warp holds, where rows are turned
+    assert module.source.count("cp_async_commit") == 3 + lines
     exact = x.double()
     mean = exact.square().mean(-1, keepdim=True)
     torch.testing.assert_close(square.double(), mean[:, 0], rtol=1e-5, atol=0)

@@ -83,7 +83,7 @@ class Place:
     """Which threads run the code being rendered, and which of its local names the text uses.
 
     first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it, in the num_ctas
-    CTAs of a cluster that run it together.
+    CTAs of a cluster that run it together. dealt: these have its warps in turns.
     name, is_single: of a role: its name, whether one thread runs it.
     """
 
@@ -94,6 +94,15 @@ class Place:
     used: set[str] = field(default_factory=set[str])
     name: str = ""
     is_single: bool = False
+    dealt: bool = False
+
+    @property
+    def own_warp(self) -> str:
+        """Numbers of an instance's warps by which each CTA has a run of them."""
+        if not self.dealt:
+            return "warp"
+        own = self.num_warps // self.num_ctas
+        return f"warp / {self.num_ctas} + warp % {self.num_ctas} * {own}"
 
     @property
     def groups(self) -> int:
@@ -115,6 +124,7 @@ class Emission:
     """State of one kernel's rendering.
 
     raw: elements of packed tiles as they lie in memory, for values that are such elements.
+    segments: where tiles lie in shared memory that loops over registers read themselves.
     coordinates: of registers, what the thread and what the register contributes to them.
     notes: names that belong to an op whose region is being rendered.
     build: how the kernel is built.  watch: of a debug build.
@@ -138,6 +148,7 @@ class Emission:
         warpgroups = max(1, self.num_threads // target.warpgroup_threads)
         self.places = [Place(0, warpgroups, max(1, self.num_threads // target.warp_lanes))]
         self.raw: dict[Value, str] = {}
+        self.segments: dict[Value, str] = {}
         self.coordinates: dict[Value, Coordinate] = {}
         self.notes: dict[Op, tuple[str, str]] = {}
         self._texts: dict[Value, Text] = {}

@@ -22,6 +22,8 @@ def _warp(place: Place, *, is_role: bool) -> str:
     """Index of the warp inside one instance of the role."""
     if not is_role:
         return "warp_id()"
+    if place.dealt:
+        return f"warp_id() * {place.num_ctas} + cluster_rank()"
     if place.num_ctas > 1:
         return f"warp_id() + {place.num_warps // place.num_ctas} * cluster_rank()"
     if place.num_warps == 4:

@@ -64,8 +64,8 @@ def _length(d: Draft, block: int) -> int:
     form = d.weighted({"whole": 3, "odd": 2, "even": 2, "short": 1})
     if form == "whole":
         return block
-    if form == "odd":
-        return block - d.rng.randint(1, min(15, block // 2))
+    if form == "odd":  # of rows that leave a line's room some are turned
+        return block - d.rng.randint(1, min(d.pick([15, 200]), block // 2))
     low = block // 2 + 1 if form == "even" else 1
     return max(1, d.rng.randint(low, block) // 8 * 8)
 

@@ -229,7 +229,7 @@ def add_copies(
             b.add(clone_op(op, mapping))
     load, inner = fetch.load, dict(mapping)
     body = clone_region(load.body, inner)
-    changed = ("hint", "waits", "pending", "num_threads", "filled_slot")
+    changed = ("hint", "waits", "pending", "num_threads", "filled_slot", "segment")
     kept = {k: v for k, v in load.attributes.items() if k not in changed}
     inputs = tuple(mapping.get(v, v) for v in load.inputs)
     b.add(

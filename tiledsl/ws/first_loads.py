@@ -84,7 +84,7 @@ def _prefetch(access: Lanes, values: dict[Value, Value], when: Value | None) -> 
     kept = {
         k: v
         for k, v in access.attributes.items()
-        if k not in ("hint", "waits", "pending", "num_threads", "filled_slot")
+        if k not in ("hint", "waits", "pending", "num_threads", "filled_slot", "segment")
     }
     inputs = tuple(values.get(v, v) for v in access.inputs)
     return PrefetchLanes(inputs=inputs, when=when, body=body, loc=access.loc, **kept)

@@ -80,10 +80,9 @@ class FlowOperands(ConsumerBuilder):
         self.fixed: dict[int, Value] = {}
 
     def write_fixed(self) -> None:
-        """Operands that are one number, before the first tile.
+        """Operands that are one number, at the beginning of a tile.
 
-        A meeting of the warpgroups in each tile would bring them into step, and both would wait for
-        the tensor core at the same time.
+        Written once for all tiles, they would gather reads that the proof never sees an end of.
         """
         for item in [d.fixed for f in self.flow.loops for d in f.dots if d.fixed is not None]:
             number = self.b.value(Constant(item.value, item.smem.dtype))

@@ -148,6 +148,12 @@ def _blocks_of(graph: TileGraph, plan: SinglePlan, target: Target, grid: tuple[i
     return max(1, -(-prod(grid) * plan.num_ctas // target.num_sms))
 
 
+def space_of(target: Target, blocks: int, role: Role) -> int:
+    """Shared memory of each of so many CTAs on an SM, without what a role's exchanges take."""
+    space = target.smem_per_sm_bytes // blocks - CTA_BYTES
+    return min(space, target.smem_bytes) - scratch_bytes(role)
+
+
 def copies_suffice(
     graph: TileGraph, num_warps: int | None, target: Target, asked: int | None
 ) -> tuple[For | None, list[str]]:
@@ -245,8 +251,7 @@ def _lay_out(
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))
     except ScheduleError as error:
         problem = error.message
-    space = target.smem_per_sm_bytes // plan.min_blocks - CTA_BYTES
-    space = min(space, target.smem_bytes) - scratch_bytes(role)
+    space = space_of(target, plan.min_blocks, role)
     if fetches and not plan.stays and not graph.find(mma.Dot):
         found = fetch_loops(out, role.body, Space(plan.num_threads, space, plan.min_blocks, depth))
         if not found.is_complete:

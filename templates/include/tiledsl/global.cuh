@@ -9,6 +9,8 @@ namespace tdsl {
 template <class T> struct Lane { T* p; };
 template <class T> struct MaskedLane { T* p; bool in; };
 template <class T> struct FilledLane { T* p; bool in; T other; };
+// The same of a turned row: its place in the row, which has `limit` elements.
+template <class T> struct TurnedLane { T* p; int place, limit; T other; };
 
 template <class P> struct Pointee;
 template <class T> struct Pointee<T*> { using type = T; };
@@ -79,10 +81,12 @@ template <int V, class T, class X> TDSL_FN void put_cell(X& x, int i, Cell<V * s
 template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
 template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }
 template <class T> TDSL_FN bool is_in(FilledLane<T> a) { return a.in; }
+template <class T> TDSL_FN bool is_in(TurnedLane<T> a) { return is_within(a.place, a.limit); }
 // What registers hold that are not read.
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(Lane<T>) { return {}; }
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(MaskedLane<T>) { return {}; }
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(FilledLane<T> a) { return filled_cell<V>(a.other); }
+template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(TurnedLane<T> a) { return filled_cell<V>(a.other); }
 
 // Element k of a cell as in another one, unless it is `in`. Thread.
 template <class T, int BYTES> TDSL_FN void put_filling(Cell<BYTES>& c, int k, Cell<BYTES> other, bool in) {
@@ -124,11 +128,29 @@ template <int V, class F> struct MaskEnds {
   TDSL_FN bool from(int n) const { return is_in(at(i + n)); }
 };
 
+// The same of a row that is turned by some elements: it may begin and end inside of a vector.
+template <int V> struct MaskTurned {
+  int place, limit;
+  TDSL_FN u32 bits() const {
+    const u32 low = (1u << min(max(-place, 0), V)) - 1, high = (1u << min(max(limit - place, 0), V)) - 1;
+    return high & ~low;
+  }
+  TDSL_FN bool all() const { return place >= 0 && place + V <= limit; }
+  TDSL_FN bool any() const { return place > -V && place < limit; }
+  TDSL_FN bool before(int n) const { return place > -n && place < limit; }
+  TDSL_FN bool from(int n) const { return n < V && place > -V && place + n < limit; }
+};
+
 // How the mask of V neighbours is asked for: by their ends where it only falls or is equal, else by each.
 struct ByEnds {
   template <int V, class F> static TDSL_FN bool all(F at, int i) { return is_in(at(i + V - 1)); }
   template <int V, class F> static TDSL_FN bool any(F at, int i) { return is_in(at(i)); }
   template <int V, class F> static TDSL_FN MaskEnds<V, F> of(F at, int i) { return {at, i}; }
+};
+struct ByTurn {
+  template <int V, class F> static TDSL_FN bool all(F at, int i) { return of<V>(at, i).all(); }
+  template <int V, class F> static TDSL_FN bool any(F at, int i) { return of<V>(at, i).any(); }
+  template <int V, class F> static TDSL_FN MaskTurned<V> of(F at, int i) { return {at(i).place, at(i).limit}; }
 };
 struct ByElement {
   template <int V, class F> static TDSL_FN bool all(F at, int i) {

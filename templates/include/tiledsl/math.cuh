@@ -174,6 +174,15 @@ template <int N> TDSL_FN int count_below(int limit, int start) {
 template <int N> TDSL_FN int count_up_to(int limit, int start) {
   return count_numbers<N, 1>(limit, start);
 }
+// Whether a place lies from 0 up to a limit, which may be less.
+TDSL_FN bool is_within(int place, int limit) { return (u32)place < (u32)max_s32(limit, 0); }
+// A loop over registers in which it is known of all places, or is not: f is called with one of both. Warp, converged.
+template <bool ALL> struct Whole { static constexpr bool value = ALL; };
+template <bool ALL> TDSL_FN bool is_within(Whole<ALL>, int place, int limit) { return ALL || is_within(place, limit); }
+template <class F> TDSL_FN void with_whole(bool all, F f) {
+  if (__all_sync(0xffffffffu, all)) f(Whole<true>{});
+  else f(Whole<false>{});
+}
 
 // ------------------------------------------------------------------ integer division
 // ceil(x / y) for x >= 0, y > 0; x + y - 1 must not overflow. ISA: div.

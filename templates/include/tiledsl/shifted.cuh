@@ -104,6 +104,9 @@ struct Chained { static constexpr bool SAME = true, CHAINED = true; };
 struct OneOffset { static constexpr bool SAME = true, CHAINED = false; };
 struct AnyOffset { static constexpr bool SAME = false, CHAINED = false; };
 constexpr int ANY_WORD = -1;
+// Whether rows are turned so that their vectors are aligned, all but those of a tensor that is off by other bytes.
+template <class MASK> struct IsTurned { static constexpr bool value = false; };
+template <> struct IsTurned<ByTurn> { static constexpr bool value = true; };
 
 template <class T, int Q> TDSL_FN Cell<16> cut(Cell<16> lo, Cell<16> hi, u32 off) {
   if constexpr (Q == ANY_WORD) return cut_from<T>(lo, hi, off);
@@ -190,6 +193,18 @@ template <int N, int V, class MASK, class F> TDSL_FN bool is_whole(F at) {
   for (int i = 0; i < N; i += V) all &= MASK::template of<V>(at, i).all();
   return warp_all(all);
 }
+// Whether it holds for any. The same.
+template <int N, int V, class MASK, class F> TDSL_FN bool is_live(F at) {
+  bool any = false;
+#pragma unroll
+  for (int i = 0; i < N; i += V) any |= MASK::template of<V>(at, i).any();
+  return warp_any(any);
+}
+
+// Whether a warp that holds a part of a turned row holds nothing else, and its vectors are aligned. The same.
+template <int N, class F> TDSL_FN bool is_run(F at) {
+  return warp_all(at(0).place >= 0 && at(N - 1).place < at(0).limit && (u32)(u64)at(0).p % PIECE == 0);
+}
 
 // N registers in vectors of V neighbours, 16 bytes each, at addresses aligned for an element, AHEAD vectors at once.
 // load(cell, v, k, address, in): reads piece k of vector v. The full warp, converged.
@@ -204,9 +219,42 @@ TDSL_FN void read_shifted(X& x, F at, L load) {
   if constexpr (AHEAD > FEW) fill_cut<WHOLE, V, MASK>(x, 0, at);
   if constexpr (REST > FEW) fill_cut<REST, V, MASK>(x, WHOLE * V, at);
 }
+// The same of turned rows: one piece for each vector, but for a tensor that is off by other bytes. The full warp, converged.
+template <int N, int V, class MASK, class X, class F, class L> TDSL_FN void read_turned(X& x, F at, L load) {
+  using T = decltype(get_raw(x, 0));
+  if (is_run<N>(at)) {
+    const u64 start = (u64)at(0).p;
+#pragma unroll
+    for (int v = 0; v < N / V; ++v) {
+      Cell<16> c;
+      load(c, v, 0, start + v * 32 * PIECE, true);
+      put_cell<V, T>(x, v * V, c);
+    }
+    return;
+  }
+  if (uniform((u32)(u64)at(0).p % PIECE) == 0) {
+#pragma unroll
+    for (int v = 0; v < N / V; ++v) {
+      Cell<16> c = filling<V>(at(v * V));
+      load(c, v, 0, (u64)at(v * V).p, MASK::template of<V>(at, v * V).any());
+      put_cell<V, T>(x, v * V, c);
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < N / V; ++v) {
+      Cell<16> c[2] = {filling<V>(at(v * V)), filling<V>(at(v * V))};
+      each_piece<1, V, MASK, AnyOffset>(v * V, at, 0, [&](int, int k, u64 p, bool in) { load(c[k], v, k, p, in); });
+      put_cell<V, T>(x, v * V, cut_from<T>(c[0], c[1], (u32)(u64)at(v * V).p % PIECE));
+    }
+  }
+  fill_cut<N / V, V, MASK>(x, 0, at);
+}
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
-  if constexpr (OFFSETS::SAME && N / V <= AHEAD) {
+  if constexpr (IsTurned<MASK>::value) {
+    read_turned<N, V, MASK>(x, at, [](Cell<16>& c, int, int, u64 p, bool in) { LD::load_if(c, p, in); });
+    return;
+  } else if constexpr (OFFSETS::SAME && N / V <= AHEAD) {
     if (is_whole<N, V, MASK>(at)) {
       using T = decltype(get_raw(x, 0));
       const u32 off = uniform((u32)(u64)at(0).p % PIECE), more = off ? PIECE : 0;
@@ -246,6 +294,22 @@ template <int N, int V, int STRIDE, class MASK, class OFFSETS, class F> TDSL_FN 
   const PiecePlaces<OFFSETS, COUNT, STRIDE> place(own);
   if constexpr (OFFSETS::CHAINED) {
     const u32 lane = lane_id();
+    const u64 start = (u64)at(0).p - same;
+    if (is_whole<N, V, MASK>(at)) {
+#pragma unroll
+      for (int v = 0; v < COUNT; ++v) cp_async<16>(place(v, 0), (const void*)(start + v * 32 * PIECE));
+      if (same && lane == 31) cp_async<16>(place(COUNT - 1, 1), (const void*)(start + (COUNT - 1) * 32 * PIECE + PIECE));
+      return;
+    }
+    if (IsTurned<MASK>::value && !same) {
+#pragma unroll
+      for (int v = 0; v < COUNT; ++v) {
+        const bool any = MASK::template of<V>(at, v * V).any();
+        if (any) cp_async<16>(place(v, 0), (const void*)(start + v * 32 * PIECE));
+      }
+      return;
+    }
+    if (!is_live<N, V, MASK>(at)) return;
     u32 first[COUNT + 1];  // lanes that need their first piece
     bool rest[COUNT];
     each_piece<COUNT, V, MASK, OFFSETS>(0, at, same, [&](int v, int k, u64 p, bool in) {
@@ -270,7 +334,9 @@ template <int N, int V, int STRIDE, class MASK, class OFFSETS, class X, class F>
 TDSL_FN void load_fetched_shifted(X& x, u32 own, F at) {
   const PiecePlaces<OFFSETS, N / V, STRIDE> place(own);
   if constexpr (OFFSETS::CHAINED) warp_sync();
-  if (OFFSETS::SAME && is_whole<N, V, MASK>(at)) {
+  if constexpr (IsTurned<MASK>::value) {
+    read_turned<N, V, MASK>(x, at, [&](Cell<16>& c, int v, int k, u64, bool in) { Fetched::load_if(c, place(v, k), in); });
+  } else if (OFFSETS::SAME && is_whole<N, V, MASK>(at)) {
     using T = decltype(get_raw(x, 0));
     const u32 off = uniform((u32)(u64)at(0).p % PIECE);
 #pragma unroll
@@ -286,6 +352,22 @@ TDSL_FN void load_fetched_shifted(X& x, u32 own, F at) {
     });
   }
   if constexpr (OFFSETS::CHAINED) warp_sync();
+}
+
+// Where a lane finds the pieces of its first vector in what its warp fetched for all rows: shifted by `word` bytes.
+struct Segment { u32 at, word; };
+template <class T> TDSL_FN Segment segment_at(u32 own, i32 back) {
+  const u32 p = own + back * (i32)sizeof(T), word = uniform(p % PIECE);
+  return {p - word, word};
+}
+// Reads the vector from register i on, where the shift begins in word Q. Thread. ISA: ld.shared.
+template <int Q, int V, class X> TDSL_FN void read_segment(X& x, int i, Segment s) {
+  using T = decltype(get_raw(x, 0));
+  const u32 at = s.at + i / V * 32 * (u32)PIECE;
+  Cell<16> lo, hi;
+  Fetched::load(lo, at);
+  Fetched::load(hi, at + (s.word ? (u32)PIECE : 0));
+  put_cell<V, T>(x, i, cut_at<T, Q>(lo, hi, s.word));
 }
 
 // The bytes of a piece from number `off` on, or those before it; `off` lies in word Q. Thread. ISA: st.global.
@@ -389,11 +471,70 @@ template <int Q, int N, int V, class ST, class X, class F> TDSL_FN void store_wh
     last = own;
   }
 }
+// The elements of an aligned vector whose bits are set, without a loop. Thread. ISA: st.global.
+template <class T, class ST> TDSL_FN void store_cut(Cell<16> c, u64 p, u32 bits) {
+#pragma unroll
+  for (int k = 0; k < (int)(16 / sizeof(T)); ++k) {
+    const int byte = k * (int)sizeof(T);
+    Cell<sizeof(T)> one;
+    one.w[0] = c.w[byte / 4] >> 8 * (byte & 3);
+    if constexpr (sizeof(T) == 8) one.w[1] = c.w[byte / 4 + 1];
+    ST::store_if(one, p + byte, bits >> k & 1u);
+  }
+}
+// Turned rows: vectors that are aligned, or pieces of a whole warp that is off. What is cut is written element by element.
+// The full warp, converged. ISA: st.global, shfl.sync.
+template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void store_turned(const X& x, bool first, F at) {
+  using T = decltype(get_raw(x, 0));
+  constexpr u32 ALL = MaskBits<V>::ALL;
+  const u64 start = (u64)at(0).p;
+  if (warp_all(first) && is_run<N>(at)) {
+#pragma unroll
+    for (int i = 0; i < N; i += V) ST::store_if(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, true);
+    return;
+  }
+  if (!is_live<N, V, MASK>(at)) return;
+  const u32 same = uniform((u32)start % PIECE), lane = lane_id();
+  if (!same) {
+#pragma unroll
+    for (int i = 0; i < N; i += V) {
+      const auto mask = MASK::template of<V>(at, i);
+      const u64 p = start + i / V * 32 * PIECE;
+      ST::store_if(get_cell<V, T>(x, i), p, first && mask.all());
+      if (first && mask.any() && !mask.all()) store_cut<T, ST>(get_cell<V, T>(x, i), p, mask.bits());
+    }
+    return;
+  }
+  const bool whole = warp_all(first) && is_whole<N, V, MASK>(at);
+  if (whole) {
+    Cell<16> last{};
+#pragma unroll
+    for (int i = 0; i < N; i += V) {
+      const Cell<16> own = get_cell<V, T>(x, i);
+      Cell<16> before;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) before.w[k] = shfl_idx(lane == 31 ? last.w[k] : own.w[k], (lane + 31) & 31);
+      ST::store_if(joined<T>(before, own, same), start - same + i / V * 32 * PIECE, i || lane);
+      last = own;
+    }
+  }
+  const u32 head = (1u << (PIECE - same) / sizeof(T)) - 1;
+#pragma unroll
+  for (int i = 0; i < N; i += V) {
+    const auto mask = MASK::template of<V>(at, i);
+    const u32 end = (i == 0 && lane == 0 ? head : 0) | (i == N - V && lane == 31 ? ALL & ~head : 0);
+    if (first && (whole ? end : mask.any())) {
+      store_bits<T, ST>(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, whole ? end : mask.bits());
+    }
+  }
+}
 // As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes
 // the piece that its vector and the one before share. The full warp, converged. ISA: st.global, shfl.sync.
 template <int N, int V, int LANES, class MASK, class OFFSETS, class ST, class X, class F>
 TDSL_FN void store_shifted(const X& x, bool first, F at) {
-  if constexpr (!OFFSETS::SAME) {
+  if constexpr (IsTurned<MASK>::value) {
+    store_turned<N, V, MASK, ST>(x, first, at);
+  } else if constexpr (!OFFSETS::SAME) {
     store_pieces<ANY_WORD, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, 0);
   } else {
     using T = decltype(get_raw(x, 0));

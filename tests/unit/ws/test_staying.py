@@ -216,9 +216,10 @@ def test_what_all_programs_read_is_fetched_once(odd: int) -> None:
     kernel = made(centre_with_weight, odd=odd)
     source = kernel.module.source
     loop = source[source.index("while (true)") :]
-    assert source.count("cp_async_commit") == 3
+    # Rows at odd addresses are turned: lines before what warps hold of the weight come as well.
+    assert source.count("cp_async_commit") == 3 + bool(odd)
     assert loop.count("cp_async_commit") == loop.count("cp_async_wait") == 1
-    assert "load_filled" in loop
+    assert ("read_segment" if odd else "load_filled") in loop
     assert ("fetch_shifted" in loop) == bool(odd)
 
 

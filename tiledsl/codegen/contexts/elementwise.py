@@ -9,9 +9,11 @@ wrap.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import replace
 from math import gcd
 
 from tiledsl.codegen.contexts.control import known_sign
+from tiledsl.codegen.contexts.segments import bound_of_map
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
@@ -27,8 +29,10 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
 from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.elementwise_index import CountBelow
+from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.pointer import Lanes
+from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
 
 _EXACT = frozenset(
@@ -234,6 +238,15 @@ def count_below(op: CountBelow, e: Emission) -> CallContext:
     """`count_below<128>(end_1, n_1)`, or `count_up_to` with the limit itself."""
     name = "count_up_to" if op.inclusive else "count_below"
     return call(op, e, f"{name}<{op.extent}>")
+
+
+@emits("elementwise.within")
+def within(op: Within, e: Emission) -> CallContext:
+    """`is_within(t_3, n)`; with `whole` before it where whole warps have a loop of their own."""
+    made = call(op, e, "is_within")
+    around = op.parent.parent if op.parent is not None else None
+    splits = isinstance(around, Map) and bound_of_map(around) is op
+    return replace(made, arguments=f"whole, {made.arguments}") if splits else made
 
 
 @emits("elementwise.select")

@@ -24,7 +24,10 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import pointer as ops
+from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer import pointed_to
+from tiledsl.ir.ops.pointer_copy import LINE_BYTES
 
 
 @dataclass(frozen=True)
@@ -221,11 +224,34 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
     """`return MaskedLane<float>{x + at_1, at_1 < n};`."""
     lanes = op.parent.parent if op.parent else None
     assert isinstance(lanes, ops.Lanes)
+    if lanes.turned:
+        return _turned_lane(op, lanes, e)
     kind = "FilledLane" if lanes.filled else "MaskedLane" if lanes.masked else "Lane"
     texts = [e.text(v) for v in op.values]
     if lanes.filled:
         texts[-1] = raw_element(e, op.values[-1], lanes.dtype)
     return ReturnContext(f"return {kind}<{memory_type(lanes.dtype)}>{{{', '.join(texts)}}};")
+
+
+def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnContext:
+    """`return TurnedLane<float>{x + t_3, t_3, row < rows ? n : 0, 0.0f};`."""
+    type_, bounds, others = memory_type(lanes.dtype), list[Within](), list[str]()
+    todo = [op.values[1]]
+    while todo:
+        value = todo.pop()
+        made = value.defining_op
+        if isinstance(made, And):
+            todo += made.operands
+        elif isinstance(made, Within):
+            bounds.append(made)
+        else:
+            others.append(e.atom(value))
+    (bound,) = bounds
+    limit = e.text(bound.limit)
+    limit = f"{' && '.join(others)} ? {limit} : 0" if others else limit
+    other = raw_element(e, op.values[2], lanes.dtype) if lanes.filled else f"{type_}{{}}"
+    fields = f"{e.text(op.values[0])}, {e.text(bound.place)}, {limit}, {other}"
+    return ReturnContext(f"return TurnedLane<{type_}>{{{fields}}};")
 
 
 @emits("pointer.load_lanes")
@@ -234,6 +260,8 @@ def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
     at = e.names.fresh("at")
     name = e.name(op.result)
     before = f"cp_async_wait<{op.pending}>();" if op.waits else ""
+    if op.segment:
+        return _segment(op, e, at, before)
     if op.slot is not None:
         call = _fetched(op, e, name, at)
     elif op.shifted:
@@ -259,8 +287,22 @@ def _fetched(op: ops.LoadLanes, e: Emission, name: str, at: str) -> str:
     return f"{_form(op, 'load_lanes', 'load_partial')}, Fetched>({name}, {places});"
 
 
+def _segment(op: ops.LoadLanes, e: Emission, at: str, before: str) -> LanesContext:
+    """`const Segment x_9_at = segment_at<bf16>(ring_2 + .. + 128, back_1);`: loops read it."""
+    assert op.slot is not None
+    name = e.segments[op.result] = e.names.fresh(f"{e.name(op.result)}_at")
+    type_ = memory_type(op.dtype)
+    place = f"{own_place(op, op.slot, e)} + {LINE_BYTES}"
+    call = f"const Segment {name} = segment_at<{type_}>({place}, {e.text(op.inputs[-1])});"
+    return LanesContext(at, "", call, before, "", "filled")
+
+
 def own_place(op: ops.Lanes, slot: Value, e: Emission) -> str:
     """Where the first vector lies that a thread fetches for itself."""
+    if getattr(op, "segment", False):
+        vector = op.width * op.dtype.bytes
+        own = 32 * op.layout.num_regs * op.dtype.bytes + LINE_BYTES
+        return f"{e.text(slot)} + threadIdx.x / 32 * {own} + threadIdx.x % 32 * {vector}"
     return f"{e.text(slot)} + threadIdx.x * {op.width * op.dtype.bytes}"
 
 
@@ -290,6 +332,8 @@ def _form(op: ops.Lanes, whole: str, partial: str) -> str:
 
 def mask_kind(op: ops.Lanes) -> str:
     """How the mask of neighbours is asked for."""
+    if op.turned:
+        return "ByTurn"
     return "ByEnds" if op.falls or not op.masked else "ByElement"
 
 

@@ -128,12 +128,21 @@ def fetch_lanes(op: ops.FetchLanes, e: Emission, body: str) -> FetchContext:
     at, own = e.names.fresh("at"), own_place(op, op.slot, e)
     form = f"{op.layout.num_regs}, {op.width}, {fetch_stride(op, op.num_threads)}"
     call = f"fetch_lanes<{form}, {mask_kind(op)}>({own}, {at});"
-    if op.filled_slot:
+    when = "true" if op.when is None else e.text(op.when)
+    if op.segment:
+        vector = op.width * op.dtype.bytes
+        count = op.layout.num_regs if op.segment == "main" else op.width
+        form = f"{count}, {op.width}, {32 * vector}, {mask_kind(op)}, {e.accesses.load(op.hint)}"
+        if op.segment == "main":
+            own = f"{own} + {ops.LINE_BYTES}"
+        else:
+            when = f"{when} && lane_id() < {ops.LINE_BYTES // vector}"
+        call = f"fetch_filled<{form}>({own}, {at});"
+    elif op.filled_slot:
         policy = e.accesses.load(op.hint)
         call = f"fetch_filled<{form}, {mask_kind(op)}, {policy}>({own}, {at});"
     elif op.shifted:
         call = f"fetch_shifted<{form}, {shifted_kinds(op)}>({own}, {at});"
-    when = "true" if op.when is None else e.text(op.when)
     return FetchContext(when, at, body, call)
 
 

@@ -210,7 +210,8 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
         all_warps = source == "k" and count == plan.layout.num_warps
         if all_warps and count > e.place.num_ctas and count * len(op.inputs) > FEW_MESSAGES:
             form = f"{e.place.num_ctas}, {count // e.place.num_ctas}, {op.scratch_bytes() // 2}"
-            return f"reduce_cluster<{form}>({at}, {ring}, {name}, warp, {function});"
+            own = e.place.own_warp
+            return f"reduce_cluster<{form}>({at}, {ring}, {name}, {own}, {function});"
         found = e.names.fresh("arrived")
         return (
             f"const u32 {found} = exchange_partials<{form}>({at}, {ring}, {name}, warp);\n"

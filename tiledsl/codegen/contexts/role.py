@@ -42,7 +42,7 @@ def enter_role(op: ops.Role, e: Emission) -> None:
     """The body runs on the role's warpgroups."""
     if not _fills_block(op, e):
         e.use("warpgroup")
-    place = Place(op.first_warpgroup, op.num_warpgroups, op.num_warps, op.num_ctas)
+    place = Place(op.first_warpgroup, op.num_warpgroups, op.num_warps, op.num_ctas, dealt=op.dealt)
     place.name, place.is_single = op.name, op.single_thread
     e.places.append(place)
 

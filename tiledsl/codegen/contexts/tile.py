@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.codegen.contexts.segments import read_segments
+from tiledsl.codegen.contexts.segments import whole_of_map
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import scalar_type
@@ -41,8 +43,9 @@ class MapContext:
     Or a lambda that gives one element and a loop over groups of registers.
 
     name, element: the result and the lambda. group: registers that are packed at once. pins: `keep`
-    statements or "". unless: a tile of which not all elements are one where the loop runs. unroll:
-    what follows `#pragma unroll`.
+    statements or "". whole: what holds in a warp without an edge. word, reads: the shift of what
+    the loop reads from shared memory, and what reads it. unless: a tile of which not all elements
+    are one where the loop runs. unroll: what follows `#pragma unroll`.
     """
 
     before: str
@@ -58,6 +61,9 @@ class MapContext:
     only: str = ""
     unless: str = ""
     unroll: str = ""
+    whole: str = ""
+    word: str = ""
+    reads: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,13 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
-    if not _is_whole_packed(op):
+    packs = _is_whole_packed(op)
+    word, reads = read_segments(op, e, 4 // op.out_dtypes[0].bytes if packs else 0)
+    if word and not packs:
+        return MapContext("", count, indent(body), variant="segments", word=word, reads=reads)
+    if whole := whole_of_map(op, e):
+        return MapContext("", count, indent(body), pins, variant="split", whole=whole)
+    if not packs:
         packed = [r for r in op.results if is_packed(tile_type(r, "map").dtype) and e.users(r)]
         before = "\n".join(f"{e.name(r)}.zero();" for r in packed)
         kept = _kept(op, _INDEX)
@@ -227,9 +239,11 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
         function,
         group,
         arguments,
-        "packed",
+        "packed_segments" if word else "packed",
         only=only,
         unroll=unroll,
+        word=word,
+        reads=reads,
     )
 
 

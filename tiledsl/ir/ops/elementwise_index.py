@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.op import Op
@@ -13,6 +14,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.ops.elementwise import element_dtype
+from tiledsl.ir.ops.elementwise import like
 from tiledsl.ir.ops.elementwise import same_type
 from tiledsl.ir.types import Type
 
@@ -49,3 +51,21 @@ class CountBelow(Op, opcode="elementwise.count_below"):
     def evaluate(self, limit: Any, start: Any) -> Any:
         gap = np.asarray(limit).astype(np.int64) - np.asarray(start).astype(np.int64)
         return np.clip(gap + self.inclusive, 0, self.extent).astype(np.int32)
+
+
+class Within(Op, opcode="elementwise.within"):
+    """Whether a place lies from 0 up to a limit, which does not count. place, limit: i32."""
+
+    place: Value = operand()
+    limit: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        for value in (self.place, self.limit):
+            if element_dtype(value, "within") != int32:
+                raise TypeMismatch(f"within: expected i32, got {value.type}")
+        if not same_type(self.place.type, self.limit.type):
+            raise TypeMismatch(f"within: operands differ: {self.place.type} and {self.limit.type}")
+        return (like(self.place.type, int1),)
+
+    def evaluate(self, place: Any, limit: Any) -> Any:
+        return (np.asarray(place) >= 0) & (np.asarray(place) < np.asarray(limit))

@@ -205,6 +205,8 @@ class Lanes(Op):
     follow each other in memory at addresses aligned for an element only; 0 where vectors are
     aligned. falls: the mask only falls inside of a vector. alike: all vectors that a warp holds are
     off an aligned address by as many bytes. chained: a warp's next vectors follow its last lane's.
+    turned: the mask lets in elements one after the other, no fewer than a vector has; they may
+    begin inside of a vector, and vectors are aligned in most tensors (ws/turned_rows.py).
     """
 
     vectorized = True
@@ -221,6 +223,7 @@ class Lanes(Op):
     falls: bool = attribute(default=False)
     alike: bool = attribute(default=False)
     chained: bool = attribute(default=False)
+    turned: bool = attribute(default=False)
     hint: str = attribute(default="")
 
     def verify(self, target: Target) -> None:
@@ -252,7 +255,8 @@ class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.
 
     slot: shared memory where each of `num_threads` threads finds what its `pointer.fetch_lanes`
     brought, if any. waits: for all that the thread has fetched but the latest `pending` groups.
-    filled_slot: the fillings of what the mask keeps out lie there too.
+    filled_slot: the fillings of what the mask keeps out lie there too. segment: the last input says
+    how far a thread's vectors lie behind its places in the slot, which its warp filled together.
     """
 
     slot: Value | None = operand(default=None, kw_only=True)
@@ -260,6 +264,7 @@ class LoadLanes(Lanes, opcode="pointer.load_lanes", levels=LOWER, effect=Effect.
     pending: int = attribute(default=0)
     num_threads: int = attribute(default=0)
     filled_slot: bool = attribute(default=False)
+    segment: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:

@@ -34,6 +34,8 @@ from tiledsl.target import Target
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
 
+LINE_BYTES = 128
+"""What lies before a warp's vectors in a segment."""
 MOST_BYTES = 16
 COPY_BYTES = (4, 8, MOST_BYTES)
 """What one copy moves. Ref: PTX ISA, cp.async."""
@@ -96,6 +98,8 @@ class FetchLanes(Lanes, opcode="pointer.fetch_lanes", levels=LOWER, effect=Effec
     Each of the `num_threads` threads of a CTA copies what it will read itself, to places of its
     own, so that it only waits for its own copies; at odd addresses also those of its warp. when:
     whether anything is copied (i1). filled_slot: fillings are written where the mask keeps out.
+    segment: a warp's vectors follow each other, behind a line for what comes before them ("main");
+    or what goes to that line ("line").
     Ref: PTX ISA, cp.async.
     """
 
@@ -103,6 +107,7 @@ class FetchLanes(Lanes, opcode="pointer.fetch_lanes", levels=LOWER, effect=Effec
     when: Value | None = operand(default=None, kw_only=True)
     num_threads: int = attribute(default=0)
     filled_slot: bool = attribute(default=False)
+    segment: str = attribute(default="")
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -149,6 +154,8 @@ def fetched_bytes(op: Lanes, num_threads: int) -> int:
     shares all but the last.
     """
     num_bytes = num_threads * op.layout.num_regs * op.dtype.bytes
+    if getattr(op, "segment", False):
+        return num_bytes + num_threads // 32 * LINE_BYTES
     if not op.shifted:
         return num_bytes
     return num_bytes + num_threads // 32 * MOST_BYTES if op.chained else 2 * num_bytes

@@ -46,8 +46,6 @@ SECTOR_BYTES, PIECE_BYTES, LINE_BYTES = 32, 16, 128
 ELEMENT_BYTES = (2, 4)
 LEAST_VECTOR_BYTES = 8
 """What a thread holds of a column side by side, at least."""
-ROWS_OF_A_WARP = {2: 8, 4: 4}
-"""Rows that a warp takes turns with, by the bytes of an element."""
 MOST_OPS = 16
 """Ops that are done once more for the neighbour's columns."""
 
@@ -115,12 +113,12 @@ class _Plan:
         if kept[1] != t.inner_dim or size not in ELEMENT_BYTES:
             return False
         rows, cols = type_.shape
-        if rows % ROWS_OF_A_WARP[size] or cols * size % LINE_BYTES or cols & (cols - 1):
-            return False
-        if rows & (rows - 1) or rows * PIECE_BYTES < LINE_BYTES:
+        if cols * size % LINE_BYTES or cols & (cols - 1) or rows & (rows - 1):
             return False
         layout = type_.layout
         if not isinstance(layout, Layout) or is_padded(layout, type_.shape):
+            return False
+        if layout.num_warps & (layout.num_warps - 1):
             return False
         vector = vector_dim(layout)
         return vector is not None and vector[0] == 0 and vector[1] * size >= LEAST_VECTOR_BYTES

@@ -1,6 +1,6 @@
 // rows.cuh - tiles in shared memory whose rows are stored at addresses aligned for one element only. Aligned pieces of
-// 16 bytes of a row in global memory are cut out of two pieces of shared memory, or gathered where its columns lie
-// there; its ends are written element by element.
+// 16 bytes of a row in global memory are cut out of two pieces of shared memory, or lie there as aligned; its ends are
+// written element by element.
 #pragma once
 #include "tiledsl/exchange.cuh"
 #include "tiledsl/shifted.cuh"
@@ -53,21 +53,30 @@ TDSL_FN void store_rows(u32 scratch, u32 thread, i64 from, i64 to, F row) {
 
 // ------------------------------------------------------------------ whole sectors
 constexpr u64 SECTOR = 32;  // what memory is written by; a part of one costs as much
-// Where byte `byte` of a tile lies whose columns of COLUMN bytes follow each other: the 16-byte chunks of V columns are
-// permuted alike, those of the next V in another way, so that neither a column nor rows of a piece meet in one bank.
-template <int COLUMN, int V> TDSL_FN u32 column_at(u32 byte) {
-  static_assert(COLUMN * V >= 128, "whole lines");
-  return byte ^ (byte / (COLUMN * V) & 7u) << 4;
-}
-// Writes a tile [ROWS, COLS] whose columns an exchange has put into `scratch` (column_at), followed by MORE columns if
-// `more`. Of each row the columns from .. to - 1 are written, from the first sector that begins in it on, with `head` from
-// its beginning on; with `more` up to the first sector that begins behind it. row(r): where column 0 of row r goes,
-// and whether the row is there. Both are complete, and all threads write. Thread. ISA: ld.shared, st.global.
+// Where a tile with rows of COLS elements lies that is stored by whole sectors: each row so that what is aligned in
+// global memory is aligned here. Rows V apart are off alike; 16 bytes more for V rows keep those that threads side by
+// side write out of each other's banks. row(r): where column 0 of row r goes.
+template <class T, int COLS> struct SectorPlaces {
+  static constexpr u32 SIZE = sizeof(T), V = PIECE / SIZE, PITCH = (COLS + V) * SIZE;
+  u32 scratch, first, step;  // in elements, modulo V: row r begins at first + r * step
+  template <class F> TDSL_FN SectorPlaces(u32 scratch, F row) : scratch(scratch) {
+    first = (u32)(u64)row(0).p / SIZE;
+    step = (u32)(u64)row(1).p / SIZE - first;
+  }
+  // Of the element at (row + r, col + c): the sums have no carry, and r and c are known when a loop is unrolled.
+  TDSL_FN u32 operator()(u32 row, u32 col, u32 r = 0, u32 c = 0) const {
+    const u32 off = (first + (row + r) * step) % V, skip = (0u - off) % V;
+    return scratch + row * PITCH + row / V * (u32)PIECE + col * SIZE + (r * PITCH + r / V * (u32)PIECE + (c + V) * SIZE) - skip * SIZE;
+  }
+};
+// Writes a tile [ROWS, COLS] that an exchange has put into `place`, followed by MORE columns if `more`. Of each row the
+// columns from .. to - 1 are written, from the first sector that begins in it on, with `head` from its beginning on;
+// with `more` up to the first sector that begins behind it. row(r): where column 0 of row r goes, and whether the row
+// is there. Both are complete, and all threads write. Thread. ISA: ld.shared, st.global.
 template <class T, int ROWS, int COLS, int MORE, int THREADS, class ST, class F>
-TDSL_FN void store_sectors(u32 scratch, u32 thread, i64 from, i64 to, bool head, bool more, F row) {
-  constexpr int SIZE = sizeof(T), V = PIECE / SIZE, LANES = 8, LINES = 32 / LANES, COLUMN = ROWS * SIZE;
-  constexpr int PAIR = SIZE == 2 ? 2 : 1;  // rows of a word: they are off differently, and go to different lanes
-  static_assert(COLS % (LANES * V) == 0 && ROWS % (LINES * PAIR) == 0, "whole pieces, in all lanes");
+TDSL_FN void store_sectors(const SectorPlaces<T, COLS + MORE>& place, u32 thread, i64 from, i64 to, bool head, bool more, F row) {
+  constexpr int SIZE = sizeof(T), V = PIECE / SIZE, PIECES = COLS / V, LANES = PIECES < 32 ? PIECES : 32;
+  static_assert(COLS % V == 0 && 32 % LANES == 0 && PIECES % LANES == 0, "whole pieces, in all lanes");
   static_assert(MORE * SIZE == SECTOR, "a sector more");
   const int first = from > 0 ? (int)min_num<i64>(from, COLS + MORE) : 0, end = (int)max_num<i64>(min_num<i64>(to, COLS + MORE), 0);
   struct Part { bool in; T* p; int skip, first, end; };
@@ -76,35 +85,19 @@ TDSL_FN void store_sectors(u32 scratch, u32 thread, i64 from, i64 to, bool head,
     const int skip = (int)((SECTOR - (u32)(u64)begin.p % SECTOR) % SECTOR / SIZE);
     return {begin.in, begin.p, skip, max(first, head ? 0 : skip), min(end, COLS + (more ? skip : 0))};
   };
-  constexpr int WARPS = THREADS / 32, GROUPS = ROWS / LINES, STEPS = COLS / (LANES * V);
-  constexpr int ALONG = WARPS < GROUPS ? WARPS : GROUPS, SHARES = WARPS / ALONG;
-  const int warp = (int)thread / 32, piece = (int)thread % LANES, line = (int)thread % 32 / LANES;
+  const int piece = (int)thread % LANES;
 #pragma unroll
-  for (int n = 0; n < GROUPS; n += ALONG) {
-    const int group = n + warp % ALONG, r = group / PAIR * (LINES * PAIR) + line * PAIR + group % PAIR;
-    if (GROUPS % ALONG && group >= GROUPS) break;
-    if (warp / ALONG >= SHARES) break;
+  for (int n = 0; n < ROWS; n += THREADS / LANES) {
+    const int r = n + (int)thread / LANES;
+    if (ROWS % (THREADS / LANES) && r >= ROWS) break;
     const Part own = part(r);
-    u32 at[V];
+    const u32 at = place((u32)r, (u32)(own.skip + piece * V));
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      at[k] = scratch + column_at<COLUMN, V>((u32)((piece * V + own.skip + k) * COLUMN + r * SIZE));
-    }
-#pragma unroll
-    for (int s = 0; s < STEPS; s += SHARES) {
-      const int step = s + warp / ALONG, col = own.skip + (step * LANES + piece) * V;
-      if (STEPS % SHARES && step >= STEPS) break;
-      if (!own.in || col < own.first || col + V > own.end) continue;
-      T v[V];
-#pragma unroll
-      for (int k = 0; k < V; ++k) v[k] = ld_shared<T>(at[k] + (u32)(step * LANES * V * COLUMN));
+    for (int k = 0; k < PIECES; k += LANES) {
+      const int col = own.skip + (k + piece) * V;
       Cell<16> cell;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if constexpr (SIZE == 2) cell.w[k] = pack_bits<u32>(v[2 * k], v[2 * k + 1]);
-        else cell.w[k] = pack_bits<u32>(v[k]);
-      }
-      ST::store_if(cell, (u64)(own.p + col), true);
+      ld_shared_v4<u32>(at + k * (u32)PIECE, cell.w[0], cell.w[1], cell.w[2], cell.w[3]);
+      ST::store_if(cell, (u64)(own.p + col), own.in && col >= own.first && col + V <= own.end);
     }
   }
   if (!head && more && first == 0 && to >= COLS + MORE) return;
@@ -116,8 +109,7 @@ TDSL_FN void store_sectors(u32 scratch, u32 thread, i64 from, i64 to, bool head,
     const int last = max(begin, own.skip + max(own.end - own.skip, 0) / V * V);
     const int col = k < MORE ? own.first + k : last + k - MORE;
     const bool in = own.in && col < own.end && (k >= MORE || col < begin);
-    const int c = in ? col : 0;
-    const T v = ld_shared<T>(scratch + column_at<COLUMN, V>((u32)(c * COLUMN + r * SIZE)));
+    const T v = ld_shared<T>(place((u32)r, (u32)(in ? col : 0)));
     ST::store_if(one_cell(v), (u64)(own.p + col), in);
   }
 }

@@ -1,7 +1,7 @@
 """Stores by rows: an exchange through shared memory, and pieces of rows out of it.
 
-Where pieces are gathered from columns, these lie behind each other in shared memory, permuted so
-that they do not meet in a bank (`column_at` of templates/include/tiledsl/rows.cuh).
+Rows that are stored by whole sectors are put into shared memory as they are aligned in the tensor
+(`SectorPlaces` of templates/include/tiledsl/rows.cuh).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
 from tiledsl.codegen.contexts.exchange import coordinate_parts
-from tiledsl.codegen.contexts.exchange import flat_index
 from tiledsl.codegen.contexts.exchange import get_registers
 from tiledsl.codegen.contexts.exchange import inside_tile
 from tiledsl.codegen.contexts.exchange import loop_text
@@ -18,14 +17,12 @@ from tiledsl.codegen.contexts.exchange import put_tile
 from tiledsl.codegen.contexts.exchange import scratch_of
 from tiledsl.codegen.contexts.exchange import sums_of
 from tiledsl.codegen.contexts.exchange import thread_index
-from tiledsl.codegen.contexts.memory import PIECE_BYTES
 from tiledsl.codegen.contexts.memory import access_of
 from tiledsl.codegen.contexts.memory import block_of
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
-from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import tensor_type
@@ -77,8 +74,13 @@ def store_rows(op: StoreRows, e: Emission) -> RowsContext:
 
 @dataclass(frozen=True)
 class SectorsContext:
-    """guard, sync: barriers. puts, puts_more: loops into shared memory. stores: the call behind."""
+    """guard, sync: barriers. row, place: what rows and places in shared memory are found by.
 
+    puts, puts_more: loops into shared memory. stores: the call behind.
+    """
+
+    row: str
+    place: str
     guard: str
     puts: str
     puts_more: str
@@ -88,49 +90,37 @@ class SectorsContext:
 
 @emits("memory.store_sectors")
 def store_sectors(op: StoreSectors, e: Emission) -> SectorsContext:
-    """`store_sectors<bf16, 64, 128, 16, 256, BlockStore>(scratch_1, ..., head, more, row);`."""
+    """`store_sectors<bf16, 64, 128, 16, 256, BlockStore>(place_1, ..., head, more, line_1);`."""
     scratch, sync = scratch_of(op, e), sync_text(e, op.barrier)
-    rows = tile_type(op.value, "store_sectors")
+    rows, line = tile_type(op.value, "store_sectors"), _line(op)
     more = tile_type(op.more, "store_sectors").shape[1]
-    behind = f"{scratch} + {rows.num_elements * rows.dtype.bytes}"
+    row, place = e.names.fresh("line"), e.names.fresh("place")
     program, programs = e.atom(op.program), e.atom(op.programs)
-    line = _line(op)
-    form = f"{memory_type(rows.dtype)}, {op.block_shape[line]}, {rows.shape[1]}, {more}"
-    stores = (
-        f"store_sectors<{form}, {_threads(e)}, BlockStore>({scratch}, {thread_index(e)},\n"
-        f"    {_ends(op, e)}, {program} == 0, {program} + 1 < {programs},\n"
-        f"    {_row(op, line, e)});"
-    )
+    element, cols = memory_type(rows.dtype), rows.shape[1]
+    form = f"{element}, {op.block_shape[line]}, {cols}, {more}, {_threads(e)}, BlockStore"
     return SectorsContext(
+        f"const auto {row} = {_row(op, line, e)};",
+        f"const SectorPlaces<{element}, {cols + more}> {place}({scratch}, {row});",
         sync if op.guarded else "",
-        _put_columns(e, op.value, scratch),
-        _put_columns(e, op.more, behind),
+        _put_rows(e, op.value, place, 0),
+        _put_rows(e, op.more, place, cols),
         sync,
-        stores,
+        f"store_sectors<{form}>({place}, {thread_index(e)}, {_ends(op, e)},\n"
+        f"    {program} == 0, {program} + 1 < {programs}, {row});",
     )
 
 
-def _put_columns(e: Emission, value: Value, scratch: str) -> str:
-    """Writes a matrix into shared memory, column behind column.
-
-    What the thread and what the register contribute to a place have no bit in common: the place is
-    the exclusive or of theirs.
-    """
+def _put_rows(e: Emission, value: Value, place: str, first: int) -> str:
+    """Writes a matrix into shared memory element by element, from column `first` on."""
     type_ = tile_type(value, "store_sectors")
-    layout, (rows, cols), size = e.layout(type_), type_.shape, type_.dtype.bytes
-    own = coordinate_parts(e, type_)
-    inside = inside_tile(e, type_, sums_of(own), once=True)
-    (row, col), swizzle = own, f"column_at<{rows * size}, {PIECE_BYTES // size}>"
-
-    def place(part: int) -> str:
-        index = flat_index([col[part] or "0", row[part] or "0"], (cols, rows))
-        return f"{swizzle}(({index}) * {size})"
-
-    at = f"({scratch}) + ({place(0)} ^ {place(1)})"
-    width = vector_width(layout, 0, rows, size)
-    form = f"{width}, {memory_type(type_.dtype)}"
+    layout = e.layout(type_)
+    (row, r), (col, c) = coordinate_parts(e, type_)
+    inside = inside_tile(e, type_, sums_of(((row, r), (col, c))), once=True)
+    c = add(c, str(first)) if first else c
+    at = f"{place}({', '.join(part or '0' for part in (row, col, r, c))})"
+    form = f"1, {memory_type(type_.dtype)}"
     statement = f"write_shared<{form}>({e.text(value)}, i, {at}, {' && '.join(inside) or 'true'});"
-    return loop_text(layout.num_regs, width, statement)
+    return loop_text(layout.num_regs, 1, statement)
 
 
 def _line(op: StoreRows | StoreSectors) -> int:

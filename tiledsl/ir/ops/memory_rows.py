@@ -14,6 +14,8 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.target import Target
 
+PIECE_BYTES = 16
+
 
 class StoreRows(
     Store,
@@ -49,7 +51,7 @@ class StoreSectors(
     A sector of memory that two programs share is stored by the first of them, all of it, so that
     what programs store together is the same. more: the tile's next columns, which are the first
     ones of the next program. program, programs: its number along the grid, and how many there are.
-    The columns of both pass through shared memory. scratch, barrier, guarded: see `tile.reshape`.
+    Both pass through shared memory. scratch, barrier, guarded: see `tile.reshape`.
     """
 
     more: Value = operand(kw_only=True)
@@ -66,6 +68,8 @@ class StoreSectors(
             raise VerifyError(f"store_sectors: {more} is no column behind {t}")
 
     def scratch_bytes(self) -> int:
-        """Shared memory for both."""
+        """Shared memory for both, with a piece more in each row and for a few rows."""
         t, more = tile_type(self.value, "store_sectors"), tile_type(self.more, "store_sectors")
-        return exchange_bytes(t.num_elements + more.num_elements, t.dtype.bytes)
+        vector = PIECE_BYTES // t.dtype.bytes
+        elements = t.num_elements + more.num_elements + t.shape[0] * vector
+        return exchange_bytes(elements + -(-t.shape[0] // vector) * vector, t.dtype.bytes)

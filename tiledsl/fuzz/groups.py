@@ -39,6 +39,8 @@ def draw_scaled(d: Draft) -> None:
     elif d.chance(0.6):
         d.tensor("st", ("cdiv(K, BK)", "cdiv(N, BN)"), "float32")
         factors.append("st.load((i, pid_n), (1, 1))")
+    elif d.chance(0.8):
+        factors.append(_scale_of_block(d))
     d.line("acc0 = tl.zeros((BM, BN), tl.float32)")
     with d.block("for k in range(0, a.shape[1], BK):"):
         d.line("i = k // BK")
@@ -49,6 +51,23 @@ def draw_scaled(d: Draft) -> None:
             d.line(f"acc0 = acc0 + product * ({' * '.join(factors)})")
     Results(d, ["acc0"], pointers=False, batched=False).draw(is_int=False)
     d.draw_options(CHOICES, 1.2)
+
+
+def _scale_of_block(d: Draft) -> str:
+    """A scale for each W columns, whose blocks end inside of tiles."""
+    d.constants["W"] = W = d.pick([32, 64, 128, 128])
+    if d.chance(0.5):
+        d.constants["BN"] = d.pick([48, 80, 112, 144, 192, 224])
+    count = -(-(d.constants["BN"] + W - 1) // W)
+    d.tensor("sw", ("cdiv(K, BK)", "cdiv(N, W)"), "float32")
+    form = d.pick(["remainder", "difference", "limit"])
+    if form == "limit":
+        d.line("before = tl.arange(0, BN) < W - n % W")
+        first, then = (f"sw.load((i, n // W{more}), (1,))" for more in ("", " + 1"))
+        return f"tl.where(before, {first}, {then})[None, :]"
+    block = "(n % W + tl.arange(0, BN)) // W" if form == "remainder" else "cols // W - n // W"
+    d.line(f"block = {block}")
+    return f"tl.gather(sw.load((i, n // W), ({count},)), block, 0)[None, :]"
 
 
 def draw_lists(d: Draft) -> None:

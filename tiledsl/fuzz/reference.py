@@ -167,6 +167,10 @@ class Language:
     def reshape(self, x: Tile, shape: tuple[int, ...]) -> Tile:
         return x.reshape(shape)
 
+    def gather(self, x: Tile, index: Tile, axis: int) -> Tile:
+        at = index.value.astype(np.int64)
+        return x.moved(lambda a: np.take_along_axis(a, at, axis))
+
 
 def evaluate(source: str, arguments: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
     """Runs the first function of a text for every program; results go into the arguments."""

@@ -83,7 +83,7 @@ class Place:
     """Which threads run the code being rendered, and which of its local names the text uses.
 
     first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it, in the num_ctas
-    CTAs of a cluster that run it together. dealt: these have its warps in turns.
+    CTAs of a cluster that run it together. dealt: these have its warps in turns, last ones first.
     name, is_single: of a role: its name, whether one thread runs it.
     """
 
@@ -102,7 +102,7 @@ class Place:
         if not self.dealt:
             return "warp"
         own = self.num_warps // self.num_ctas
-        return f"warp / {self.num_ctas} + warp % {self.num_ctas} * {own}"
+        return f"{own - 1} - warp / {self.num_ctas} + warp % {self.num_ctas} * {own}"
 
     @property
     def groups(self) -> int:

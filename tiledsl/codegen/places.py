@@ -23,7 +23,8 @@ def _warp(place: Place, *, is_role: bool) -> str:
     if not is_role:
         return "warp_id()"
     if place.dealt:
-        return f"warp_id() * {place.num_ctas} + cluster_rank()"
+        last = f"{place.num_warps // place.num_ctas - 1} - warp_id()"
+        return f"({last}) * {place.num_ctas} + cluster_rank()" if place.num_ctas > 1 else last
     if place.num_ctas > 1:
         return f"warp_id() + {place.num_warps // place.num_ctas} * cluster_rank()"
     if place.num_warps == 4:

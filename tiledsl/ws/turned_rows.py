@@ -47,7 +47,8 @@ from tiledsl.ws.turnable import find_rows
 def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
     """Turns what the programs load and store that a role runs one after the other, if they can.
 
-    Rows may end long before their tile: warps are dealt out over a cluster's CTAs in turns.
+    Rows may end long before their tile: warps are dealt out over a cluster's CTAs in turns. The
+    first warp of a CTA, which also draws programs and tells the others, has the end of the tile.
     room: bytes of shared memory that are left for lines before what programs share.
     """
     loop = staying_loop(role.body)
@@ -76,7 +77,8 @@ def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
             elif block is loop.body and rows.concerns(op) and not isinstance(op, Reduce):
                 back = back or _turn(graph, rows.anchor, rows, around)
                 _rewrite(graph, op, rows, back)
-    role.dealt = role.num_ctas > 1 and all(op.kind for op in graph.find(Reduce))
+    fills_warpgroups = rows.anchor.num_threads * role.num_ctas == 32 * role.num_warps
+    role.dealt = fills_warpgroups and all(op.kind for op in graph.find(Reduce))
     return True
 
 

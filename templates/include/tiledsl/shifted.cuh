@@ -493,7 +493,6 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
     for (int i = 0; i < N; i += V) ST::store_if(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, true);
     return;
   }
-  if (!is_live<N, V, MASK>(at)) return;
   const u32 same = uniform((u32)start % PIECE), lane = lane_id();
   if (!same) {
 #pragma unroll
@@ -505,6 +504,7 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
     }
     return;
   }
+  if (!is_live<N, V, MASK>(at)) return;
   const bool whole = warp_all(first) && is_whole<N, V, MASK>(at);
   if (whole) {
     Cell<16> last{};

@@ -28,7 +28,8 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     instance a warpgroup (ping-pong); a tile's layout counts the warps of one instance.
     single_thread: one elected lane of the first warp runs the body, the other threads skip it.
     num_ctas: CTAs of a cluster that run the body together; layouts count the warps of all of them.
-    dealt: a layout's warps are dealt out over these CTAs in turns, else each has a run of them.
+    dealt: a layout's warps are dealt out over these CTAs in turns, from the last warp of each down;
+    else each CTA has a run of them.
     warp: of a single thread, the warp of its warpgroup; a role of another warp than the first
     shares the warpgroup of the role before it, and its registers.
     Ref: PTX ISA, setmaxnreg.

@@ -28,6 +28,16 @@ def softmax(x, y, x_stride, y_stride, n, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def some_rows(x, y, n_rows, stride, n, BLOCK: tl.constexpr):
+    """Programs behind the last row neither load nor store."""
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    mask = (row < n_rows) & (at < n)
+    value = tl.load(x + row * stride + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y + row * stride + at, value - tl.sum(value, axis=0), mask=mask)
+
+
+@tiledsl.jit
 def layer_norm(
     x, more, y, w, b, mean, x_stride, y_stride, n, BLOCK: tl.constexpr, MORE: tl.constexpr
 ):
@@ -85,6 +95,24 @@ def test_softmax(dtype: torch.dtype, n: int, more: int, x_at: int, y_at: int) ->
     assert ((found.double() - want).norm() / want.norm()).item() < LIMIT[dtype]
     found.fill_(77.0)
     assert (y == 77.0).all(), "something was written beside the rows"
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(("n_rows", "n"), [(2, 1981), (ROWS, 0), (ROWS, 3), (ROWS, -5)])
+def test_rows_that_are_not_there(dtype: torch.dtype, n_rows: int, n: int) -> None:
+    """Nothing is read before them either."""
+    width = max(n, 1)
+    x = torch.randn(n_rows * 1981).to(dtype)[: (n_rows - 1) * 1981 + width].clone()
+    y = torch.full_like(x, 77.0)
+    source = run(some_rows, [x, y, n_rows, 1981, n, BLOCK])
+    assert "ByTurn" in source
+    for row in range(n_rows):
+        found, start = y[row * 1981 : (row + 1) * 1981], row * 1981
+        if n > 0:
+            want = x[start : start + n].double()
+            want -= want.sum()
+            torch.testing.assert_close(found[:n].double(), want, rtol=1e-2, atol=1e-2)
+        assert (found[max(n, 0) :] == 77.0).all()
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

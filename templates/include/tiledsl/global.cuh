@@ -9,8 +9,10 @@ namespace tdsl {
 template <class T> struct Lane { T* p; };
 template <class T> struct MaskedLane { T* p; bool in; };
 template <class T> struct FilledLane { T* p; bool in; T other; };
-// The same of a turned row: its place in the row, which has `limit` elements.
+// The same of a turned row: its place in the row, which has `limit` elements, see turned_limit.
 template <class T> struct TurnedLane { T* p; int place, limit; T other; };
+// The elements of a row that is there, else so few that no place, nor one before the row, lies below. Thread.
+TDSL_FN int turned_limit(bool in, int count) { return in && count > 0 ? count : -(1 << 30); }
 
 template <class P> struct Pointee;
 template <class T> struct Pointee<T*> { using type = T; };

@@ -234,7 +234,7 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 
 
 def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnContext:
-    """`return TurnedLane<float>{x + t_3, t_3, row < rows ? n : 0, 0.0f};`."""
+    """`return TurnedLane<float>{x + t_3, t_3, turned_limit(row < rows, n), 0.0f};`."""
     type_, bounds, others = memory_type(lanes.dtype), list[Within](), list[str]()
     todo = [op.values[1]]
     while todo:
@@ -247,8 +247,7 @@ def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnCont
         else:
             others.append(e.atom(value))
     (bound,) = bounds
-    limit = e.text(bound.limit)
-    limit = f"{' && '.join(others)} ? {limit} : 0" if others else limit
+    limit = f"turned_limit({' && '.join(others) or 'true'}, {e.text(bound.limit)})"
     other = raw_element(e, op.values[2], lanes.dtype) if lanes.filled else f"{type_}{{}}"
     fields = f"{e.text(op.values[0])}, {e.text(bound.place)}, {limit}, {other}"
     return ReturnContext(f"return TurnedLane<{type_}>{{{fields}}};")

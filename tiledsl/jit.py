@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
+import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ from tiledsl.call import probe
 from tiledsl.dtypes import INT32_ROOM
 from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
-from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.factors import factors_of
 from tiledsl.frontend.signature import signature_of
 from tiledsl.frontend.source import source_of
@@ -82,7 +82,7 @@ class JitFunction(Inspected):
         self.arg_names = list(self.description.names)
         names = self.description.names
         self._lists = {p.name for p in self.description.parameters if p.annotation == "tensors"}
-        self._plain = frozenset(names[p] if isinstance(p, int) else p for p in do_not_specialize)
+        plain = frozenset(names[p] if isinstance(p, int) else p for p in do_not_specialize)
         self._pointers = frozenset(
             p.name for p in self.description.parameters if p.annotation != "tensor"
         )
@@ -92,10 +92,15 @@ class JitFunction(Inspected):
         self._defaults = frozenset(
             n for n, p in self._params.items() if p.default is not inspect.Parameter.empty
         )
-        self._check_plain()
+        self._plain = self._numbers_of(plain)
         self._watched: list[Watched] = []
         self._closure: Closure | None = None
         self.forget()
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        """The names of the function's module."""
+        return self.fn.__globals__
 
     @functools.cached_property
     def _factors(self) -> frozenset[str] | None:
@@ -110,13 +115,16 @@ class JitFunction(Inspected):
         self.history: list[hooks.Specialisation] = []
         self._fast: Callable[..., None] = self._first
 
-    def _check_plain(self) -> None:
-        for name in sorted(self._plain):
-            if name not in self._params or name in self._constexprs:
-                what = "a tl.constexpr" if name in self._constexprs else "no parameter"
-                raise TypeMismatch(
-                    f"{self.description.name}(): do_not_specialize names {name!r}, which is {what}"
-                )
+    def _numbers_of(self, plain: frozenset[str]) -> frozenset[str]:
+        """The parameters among names that are not to be looked at, with a warning about others."""
+        known = {n for n in plain if n in self._params and n not in self._constexprs}
+        for name in sorted(plain - known):
+            what = "a tl.constexpr" if name in self._constexprs else "no parameter"
+            warnings.warn(
+                f"{self.description.name}(): do_not_specialize names {name!r}, which is {what}",
+                stacklevel=4,
+            )
+        return frozenset(known)
 
     # ------------------------------------------------------------------ launching
     def __getitem__(self, grid: GridLike) -> Callable[..., None]:

@@ -157,6 +157,7 @@ class BlockPointer(_BlockPointerFields, LanguageObject):
             "strides": self.geometry.strides,
             "block_shape": self.geometry.block_shape,
             "dtype": pointer_dtype(self.geometry.base),
+            "type": pointer_dtype(self.geometry.base),
         }
         return facts.get(name, LanguageObject.MISSING)
 

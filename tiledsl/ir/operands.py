@@ -24,6 +24,7 @@ from tiledsl.dtypes import uint32
 from tiledsl.dtypes import uint64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.builder import Builder
+from tiledsl.ir.markers import LanguageObject
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.elementwise import Cast
@@ -58,7 +59,7 @@ def describe(x: object) -> str:
             return f"the {kind} {x!r}"
         if isinstance(x, type):
             return f"the class {x.__name__}"
-        if is_sequence(x):
+        if is_sequence(x) and not isinstance(x, LanguageObject):
             return f"a {type(x).__name__} of {len(x)}"
         return "None" if x is None else f"a {type(x).__name__}"
     match x.type:

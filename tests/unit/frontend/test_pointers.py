@@ -11,6 +11,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tiledsl.dtypes import pointer_to
+from tiledsl.errors import NameUnresolved
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.lower_ast import lower_function
@@ -148,6 +149,25 @@ def test_pointer_types_print_and_compare() -> None:
     assert str(pointer_to(tl.float16)) == "ptr<f16>"
     assert repr(tl.pointer_type(tl.int32)) == "tl.pointer_type(tl.int32)"
     assert tl.pointer_type(tl.int32) == pointer_to(tl.int32) != pointer_to(tl.uint32)
+
+
+def test_block_pointers_have_the_type_of_their_base() -> None:
+    def kernel(p):
+        block = tl.make_block_ptr(p, (16,), (1,), (0,), (8,), (0,))
+        tl.static_assert(block.dtype.element_ty == tl.float16)
+        tl.static_assert(block.type.element_ty == tl.float16)
+        tl.static_assert(block.type.is_ptr())
+        tl.store(block, tl.zeros((8,), tl.float32).to(block.type.element_ty))
+
+    graph_of(kernel, p=PointerSpec(tl.float16))
+
+
+def test_an_error_about_a_block_pointer_calls_it_so() -> None:
+    def kernel(p):
+        tl.make_block_ptr(p, (16,), (1,), (0,), (8,), (0,)).colour  # noqa: B018
+
+    with pytest.raises(NameUnresolved, match="a BlockPointer has no attribute 'colour'"):
+        graph_of(kernel, p=PointerSpec(tl.float16))
 
 
 def test_annotations_fix_scalars_and_leave_pointers() -> None:

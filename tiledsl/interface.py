@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import cast
 
+from tiledsl.call import OPTIONS
 from tiledsl.call import GridLike
 from tiledsl.errors import TypeMismatch
 from tiledsl.jit import JitFunction
@@ -62,7 +63,7 @@ class KernelInterface:
 
 
 class Heuristics(KernelInterface):
-    """A kernel with constants that functions of the arguments give."""
+    """A kernel with constants and launch options that functions of the arguments give."""
 
     def __init__(self, fn: Any, values: Mapping[str, Callable[[dict[str, Any]], Any]]) -> None:
         functools.update_wrapper(cast("Any", self), getattr(fn, "fn", fn))
@@ -70,8 +71,10 @@ class Heuristics(KernelInterface):
         self.arg_names = list(fn.arg_names)
         self.values = dict(values)
         for name in self.values:
-            if name not in self.arg_names:
-                raise TypeMismatch(f"heuristics(): {name!r} is no parameter of the kernel")
+            if name not in self.arg_names and name not in OPTIONS:
+                raise TypeMismatch(
+                    f"heuristics(): {name!r} is no parameter of the kernel and no launch option"
+                )
 
     def run(self, *args: Any, grid: GridLike, warmup: bool = False, **kwargs: Any) -> Any:
         """Launches with the values of the functions."""
@@ -93,5 +96,8 @@ class Heuristics(KernelInterface):
 def heuristics(
     values: Mapping[str, Callable[[dict[str, Any]], Any]],
 ) -> Callable[[Any], Heuristics]:
-    """Constants as functions of the arguments: `{"EVEN": lambda args: args["n"] % 128 == 0}`."""
+    """Constants as functions of the arguments: `{"EVEN": lambda args: args["n"] % 128 == 0}`.
+
+    Launch options too: `{"num_warps": lambda args: 8 if args["n"] > 4096 else 4}`.
+    """
     return lambda fn: Heuristics(fn, values)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import cast
 
+from tiledsl.call import OPTIONS
 from tiledsl.call import GridLike
 from tiledsl.config import Config
 from tiledsl.errors import LaunchError
@@ -128,7 +129,7 @@ class Autotuner(KernelInterface):
         self._check_names()
 
     def _check_names(self) -> None:
-        constants = {k for c in self.configs for k in c.kwargs}
+        constants = {k for c in self.configs for k in c.kwargs if k not in OPTIONS}
         for name in self.keys:
             if name not in self.arg_names:
                 warnings.warn(

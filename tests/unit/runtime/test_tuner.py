@@ -244,6 +244,19 @@ def test_heuristics_and_autotune_stack_either_way(fake):
     assert outside.fn.fn is scale
 
 
+def test_heuristics_give_launch_options(fake):
+    warps = tiledsl.heuristics(
+        {"EVEN": lambda args: args["n"] > 0, "num_warps": lambda args: 8 if args["n"] > 9 else 2}
+    )(scale)
+    x, o = pair()
+    warps[grid](x, o, N, BLOCK=128)
+    assert "__launch_bounds__(256" in warps.cuda(x, o, N, BLOCK=128)
+    config = tiledsl.Config({"BLOCK": 128, "EVEN": False, "num_warps": 8})
+    tuned = tiledsl.autotune([config], key=["n"])(scale)
+    tuned[grid](x, o, N)
+    assert "__launch_bounds__(256" in tuned.cuda(x, o, N)
+
+
 def test_mistakes_are_found_when_decorating():
     with pytest.warns(UserWarning, match="key names 'm', which is no parameter of scale") as caught:
         tiledsl.autotune(CONFIGS, key=["m"])(scale)

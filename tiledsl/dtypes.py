@@ -44,6 +44,19 @@ class DType:
         """As `is_float`, by Triton's name."""
         return self.kind == "float"
 
+    def is_bf16(self) -> bool:
+        """By Triton's name; so the next ones, which Python functions on constants ask for."""
+        return self.name == "bf16"
+
+    def is_fp16(self) -> bool:
+        return self.name == "f16"
+
+    def is_fp32(self) -> bool:
+        return self.name == "f32"
+
+    def is_fp64(self) -> bool:
+        return self.name == "f64"
+
     @property
     def is_float(self) -> bool:
         return self.kind == "float"

@@ -84,6 +84,14 @@ def test_python_functions() -> None:
     assert set(used.split()) <= set(PYTHON_BUILTINS)
 
 
+def test_dtypes_answer_on_the_host() -> None:
+    names = ("is_bf16", "is_fp16", "is_fp32", "is_fp64")
+    kinds = (tl.bfloat16, tl.float16, tl.float32, tl.float64)
+    assert all(
+        getattr(d, n)() == (i == j) for i, n in enumerate(names) for j, d in enumerate(kinds)
+    )
+
+
 def test_methods() -> None:
     methods = {*method_names(TileType((8,), tl.float32)), *method_names(ScalarType(tl.float32))}
     missing = set(METHODS.split()) - methods - {"advance", "store"}

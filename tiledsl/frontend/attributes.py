@@ -201,6 +201,8 @@ class BlockType(LanguageObject):
 def _dtype_attribute(dtype: DType, name: str) -> object:
     if name == "element_ty" and dtype.element is not None:
         return dtype.element
+    if name == "value":
+        return dtype  # of a tl.constexpr, which is unwrapped already
     if name in _DTYPE_FACTS:
         return _DTYPE_FACTS[name](dtype)
     if name in _DTYPE_PREDICATES:

@@ -151,6 +151,16 @@ def test_pointer_types_print_and_compare() -> None:
     assert tl.pointer_type(tl.int32) == pointer_to(tl.int32) != pointer_to(tl.uint32)
 
 
+def test_the_value_of_a_constexpr_may_be_a_dtype() -> None:
+    def kernel(p):
+        DT: tl.constexpr = p.dtype.element_ty
+        tl.static_assert(DT.value == tl.float16)
+        tl.static_assert(DT.value.is_fp16())
+        tl.static_assert(p.dtype.element_ty.value == DT)
+
+    graph_of(kernel, p=PointerSpec(tl.float16))
+
+
 def test_block_pointers_have_the_type_of_their_base() -> None:
     def kernel(p):
         block = tl.make_block_ptr(p, (16,), (1,), (0,), (8,), (0,))

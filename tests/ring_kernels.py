@@ -17,6 +17,7 @@ from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.signature import signature
 from tiledsl.ws.overrides import Overrides
+from tiledsl.ws.plan import Plan
 from tiledsl.ws.select import Launch
 
 
@@ -231,6 +232,30 @@ def ring_kernel(
     **overrides: Any,
 ) -> tuple[Kernel, dict[str, Any]]:
     """The single-role kernel for arguments in order, and the run-time ones by name."""
+    request, runtime = _request(
+        kernel, args, num_warps, grid, {"warp_specialize": False, **overrides}
+    )
+    return list(modules(request))[-1], runtime
+
+
+def copied_kernel(
+    kernel: Any, args: list[Any], *, grid: tuple[int, int, int] = (32, 32, 1), **overrides: Any
+) -> tuple[Kernel, dict[str, Any]]:
+    """The kernel whose load role copies, for arguments in order, and the run-time ones by name."""
+    request, runtime = _request(kernel, args, None, grid, {"warp_specialize": True, **overrides})
+    made = next(modules(request))
+    assert isinstance(made.plan, Plan), made.notes
+    assert made.plan.copies
+    return made, runtime
+
+
+def _request(
+    kernel: Any,
+    args: list[Any],
+    num_warps: int | None,
+    grid: tuple[int, int, int],
+    overrides: dict[str, Any],
+) -> tuple[Request, dict[str, Any]]:
     names = kernel.description.names
     constexprs = {p.name for p in kernel.description.parameters if p.is_constexpr}
     given = dict(zip(names, args, strict=True))
@@ -241,6 +266,6 @@ def ring_kernel(
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     request = Request(
         kernel.fn, specs, constants, Launch(runtime, lambda _: grid),
-        Overrides(warp_specialize=False, **overrides), num_warps,
+        Overrides(**overrides), num_warps,
     )  # fmt: skip
-    return list(modules(request))[-1], runtime
+    return request, runtime

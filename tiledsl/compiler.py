@@ -59,6 +59,8 @@ from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.single import no_room
 from tiledsl.single import single
 from tiledsl.single import single_kernels
+from tiledsl.spills import fewest_spills
+from tiledsl.spills import may_spill
 from tiledsl.spills import spill_notes
 from tiledsl.target import HOPPER
 from tiledsl.target import Target
@@ -85,6 +87,7 @@ from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.handed import handed_numbers
+from tiledsl.ws.kept import lay_out_copies
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides
@@ -112,8 +115,8 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
-    "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse", "dce",
-    "cheap-exponentials",
+    "fold-sums", "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse",
+    "dce", "cheap-exponentials",
 )  # fmt: skip
 MAX_ATTEMPTS = 4
 MAX_REGISTERS = 1 << 10
@@ -155,7 +158,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Request:
-    """One specialisation: a function, what is known of its arguments, and a launch for it."""
+    """One specialisation. copies: a load role copies the operands that no tensor map loads."""
 
     fn: Callable[..., object]
     specs: Mapping[str, Spec]
@@ -170,6 +173,7 @@ class Request:
     views: tuple[TensorView, ...] = ()
     build: Build = field(default_factory=Build)
     f32_precision: str = ""
+    copies: bool = False
 
 
 def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
@@ -194,10 +198,12 @@ def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph
         graph.erase(op)
     if asserts:
         run_passes(graph, ("dce",), request.target)
-    made = block_accesses(graph)
+    made = block_accesses(graph, copies=request.copies)
     if made.views:
         run_passes(graph, TILE_PASSES, request.target)
     graph.facts["views"] = tuple(made.views)
+    graph.facts["copies"] = request.copies
+    graph.facts["pointers"] = bool(made.pointers)
     graph.facts["block_notes"] = [*made.notes, *drop_user_barriers(graph)]
     return graph
 
@@ -210,15 +216,9 @@ def with_views(request: Request) -> Request:
     if not any(isinstance(s, PointerSpec) for s in request.specs.values()):
         return request
     graph = device_graph(request, probe_constants(request.constants))
-    views: tuple[TensorView, ...] = graph.facts["views"]
-    if not views:
-        return request
-    args = dict(request.launch.args)
-    specs = dict(request.specs)
-    for view in views:
-        specs[view.name], args[view.name] = described(view, request.specs, request.launch.args)
+    specs, args = described(graph.facts["views"], request.specs, request.launch.args)
     launch = replace(request.launch, args=args)
-    return replace(request, specs=specs, launch=launch, views=views)
+    return replace(request, specs=specs, launch=launch, views=graph.facts["views"])
 
 
 def modules(request: Request) -> Iterator[Kernel]:
@@ -227,11 +227,11 @@ def modules(request: Request) -> Iterator[Kernel]:
     The consumer sets `rejected` on a kernel that it does not take before it asks for the next one.
     """
     start = time.perf_counter()
-    request = with_views(request)
+    given, request = request, with_views(request)
     ranking = choose(request, device_graph)
     failures: list[str] = list(ranking.graph.facts.get("block_notes", ()))
     specialised = bool(ranking.items)
-    sources: list[Iterator[Kernel]] = []
+    sources = list(copying_kernels(given, ranking, failures))
     if not specialised or (ranking.flow_first and not request.overrides.structural):
         sources.append(flow_kernels(request, flow_graph(request, ranking), ranking.declined))
     if specialised:
@@ -256,6 +256,26 @@ def modules(request: Request) -> Iterator[Kernel]:
             start = time.perf_counter()
     except ResourceError as error:
         raise no_room(request, ranking, failures, error) from None
+
+
+def copying_kernels(
+    request: Request, ranking: Ranking, failures: list[str]
+) -> Iterator[Iterator[Kernel]]:
+    """Kernels whose load role copies what no tensor map loads, if that is why there are no others.
+
+    ranking: of the request without copies.
+    """
+    if not ranking.graph.facts["pointers"] or request.overrides.warp_specialize is False:
+        return
+    request = with_views(replace(request, copies=True))
+    try:
+        found = choose(request, device_graph)
+    except ScheduleError as error:
+        note_failure(failures, error)
+        return
+    failures.extend(str(d) for d in found.declined)
+    if found.items:
+        yield planned_kernels(request, found, failures)
 
 
 def planned_kernels(request: Request, ranking: Ranking, failures: list[str]) -> Iterator[Kernel]:
@@ -364,7 +384,7 @@ def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     channel = epilogue_channel(graph, builder, plan, channels, stores)
-    handed = handed_numbers(graph, builder, analysis, plan, notes)
+    handed = None if plan.copies else handed_numbers(graph, builder, analysis, plan, notes)
     build_producer(graph, builder, plan, channels, mapping, handed=handed)
     if channel is not None:
         build_loader(graph, builder, plan, channels, channel, mapping)
@@ -419,9 +439,10 @@ def lower_roles(
     roles: list[Role] = out.find(Role)
     if len(roles) < 2:
         raise ScheduleError("no loop runs here, so that there is nothing to copy for a role")
-    consumer = next(r for r in roles if not r.single_thread)
+    consumer = next(r for r in roles if not (r.single_thread or r.copies))
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
+    notes += lay_out_copies(out, [r for r in roles if r.copies])
     notes += fuse_consumer(out, consumer.body, plan)
     dump(request, out, "21_fused")
     plan = settle_prefetch(out, plan, request.overrides.prefetch, notes)
@@ -521,20 +542,6 @@ def checking(request: Request, constants: Mapping[str, object]) -> Kernel | None
     return single(request, graph, declined)
 
 
-def fewest_spills(spilled: Kernel, made: Kernel) -> Kernel:
-    """The kernel to take: a specialised one that spills, where the single-role one does so too."""
-    if made.compiled is None or not isinstance(made.plan, SinglePlan):
-        return made
-    if not made.compiled.spill_bytes and not moved_accumulators(made.compiled.notes):
-        return made
-    assert spilled.compiled is not None
-    spilled.notes.append(
-        f"registers spill, {spilled.compiled.spill_bytes} bytes, and "
-        f"{made.compiled.spill_bytes} in a single role"
-    )
-    return spilled
-
-
 def rejection(request: Request, made: Kernel) -> str:
     """Compiles a kernel; why the next one has to be tried, empty when it is good.
 
@@ -559,17 +566,6 @@ def rejection(request: Request, made: Kernel) -> str:
         made.compiled.spill_bytes, are_moved=bool(moved_accumulators(made.compiled.notes))
     )
     return f"{given_up}: {problem}" if problem and not is_last else ""
-
-
-def may_spill(made: Kernel) -> bool:
-    """Whether a rejected kernel is right all the same.
-
-    Where results take the place of accumulators, ptxas has moved these under a wgmma.
-    """
-    in_place = isinstance(made.plan, Plan) and made.plan.in_place
-    if made.compiled is None or made.compiled.serialized or in_place:
-        return False
-    return not moved_accumulators(made.compiled.notes)
 
 
 def faults(compiled: CompiledKernel, *, forced: bool) -> str:

@@ -63,7 +63,8 @@ def _nvrtc(kernel: Kernel) -> str:
 def _roles(plan: Plan, *, loads: bool) -> list[str]:
     limit = f", setmaxnreg {plan.producer_registers}" if plan.producer_registers else ""
     task = "issues the loads" if loads else "draws the tiles, nothing is loaded for the consumers"
-    out = [f"  producer: warpgroup 0, one thread {task}{limit}"]
+    who = "its threads copy, one" if plan.copies else "one thread"
+    out = [f"  producer: warpgroup 0, {who} {task}{limit}"]
     if plan.epilogue_slots:
         out.append("  epilogue loads: warpgroup 0, a thread of another warp, in chunks")
     last = plan.num_consumers
@@ -80,7 +81,10 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
     out: list[str] = []
     for found in kernel.analysis.loops:
         loads = (*found.loads, *slot_vectors(found))
-        names = ", ".join(f"{o.name} {'x'.join(map(str, o.smem.shape))}" for o in loads)
+        names = ", ".join(
+            f"{o.name} {'x'.join(map(str, o.smem.shape))}{' copied by threads' * o.is_copied}"
+            for o in loads
+        )
         size = sum(o.smem.bytes for o in loads)
         at = found.loop.loc.short if found.loop.loc else "?"
         out.append(

@@ -1,4 +1,4 @@
-"""Notes on the registers that a single-role kernel spills: why, and what else there is."""
+"""Registers that spill: notes on why, and which kernel is taken where all spill."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tiledsl.errors import TileError
 from tiledsl.ir.extents import extents
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.types import TileType
+from tiledsl.runtime.nvrtc import moved_accumulators
+from tiledsl.ws.plan import Plan
 from tiledsl.ws.single_role import SinglePlan
 
 if TYPE_CHECKING:
@@ -71,3 +73,28 @@ def _largest_tile(graph: TileGraph, plan: SinglePlan) -> str:
     most = max(tiles, key=lambda t: t.num_elements)
     each = most.num_elements // (plan.num_threads * plan.num_ctas)
     return f"{max(1, each)} elements of a tile of {extents(most.shape)} for each thread"
+
+
+def fewest_spills(spilled: Kernel, made: Kernel) -> Kernel:
+    """The kernel to take: a specialised one that spills, where the single-role one does so too."""
+    if made.compiled is None or not isinstance(made.plan, SinglePlan):
+        return made
+    if not made.compiled.spill_bytes and not moved_accumulators(made.compiled.notes):
+        return made
+    assert spilled.compiled is not None
+    spilled.notes.append(
+        f"registers spill, {spilled.compiled.spill_bytes} bytes, and "
+        f"{made.compiled.spill_bytes} in a single role"
+    )
+    return spilled
+
+
+def may_spill(made: Kernel) -> bool:
+    """Whether a rejected kernel is right all the same.
+
+    Where results take the place of accumulators, ptxas has moved these under a wgmma.
+    """
+    in_place = isinstance(made.plan, Plan) and made.plan.in_place
+    if made.compiled is None or made.compiled.serialized or in_place:
+        return False
+    return not moved_accumulators(made.compiled.notes)

@@ -1,4 +1,5 @@
 // barriers.cpp - warp collectives, named, block and cluster barriers, mbarriers.
+#include <algorithm>
 #include <cstdio>
 #include "engine.h"
 
@@ -356,7 +357,9 @@ void mbarrier_arrive_cp_async(u32 bar, bool is_noinc) {
   Cta* cta;
   MBarrier& barrier = barrier_for(bar, false, "cp.async.mbarrier.arrive", &cta);
   if (!is_noinc) ++barrier.pending;
-  CopyGroup copies = fiber.open_copies;
+  auto& open = fiber.open_copies;
+  open.erase(std::remove_if(open.begin(), open.end(), [](auto& copy) { return copy->is_done; }), open.end());
+  CopyGroup copies = open;
   for (auto& group : fiber.copy_groups) copies.insert(copies.end(), group.begin(), group.end());
   const u32 offset = locate(bar, 8, false, "cp.async.mbarrier.arrive").offset;
   ++cta->loads_in_flight;

@@ -98,6 +98,7 @@ struct Fiber : Thread {
   MBarrier* observes = nullptr;
   u64 result = 0;                         // of a warp collective
   u32 async_fences = 0, init_fences = 0;  // fences executed
+  u64 fenced_at = 0;                      // when the last one of the async proxy was
   u32 named_arrivals = 0;                 // bit per named barrier that counts it in its present round
   bool has_cluster_arrived = false;
   u64 cluster_phase = 0;
@@ -130,7 +131,8 @@ struct Warp {
 };
 
 // ------------------------------------------------------------------ memory
-struct Writer { u32 fiber; u32 fences; };  // last generic writer of 4 bytes, and its fences by then
+// Last generic writer of 4 bytes, its fences by then, and when it was among all writes and fences.
+struct Writer { u32 fiber; u32 fences; u64 at = 0; };
 constexpr u32 NO_FIBER = 0xffffffffu;
 
 using BoxKey = std::array<i64, 7>;        // of a tensor: base, bytes, coordinates
@@ -219,7 +221,7 @@ inline u32 swizzled(u32 addr, u32 swizzle) {
   }
 }
 std::string name_of(const Cta& cta, u32 offset);
-void check_async_read(Cta& cta, u32 granule, const char* what);
+void check_async_read(Cta& cta, u32 granule, const char* what, u64 fenced_at = 0);
 void begin_load(Cta& cta, u32 offset, u32 bytes, const char* what);
 void end_load(Cta& cta, u32 offset, u32 bytes);
 void generic_write(Fiber& by, Cta& cta, u32 offset, const void* from, u32 bytes);

@@ -81,9 +81,11 @@ u32 mapa(u32 addr, u32 cta) {
 }
 
 // ------------------------------------------------------------------ generic accesses
+static u64 moment = 0;                    // of writes and fences
+
 void generic_write(Fiber& by, Cta& cta, u32 offset, const void* from, u32 bytes) {
   memcpy(cta.shared + offset, from, bytes);
-  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) cta.writers[w] = {by.id, by.async_fences};
+  for (u32 w = offset / 4; w <= (offset + bytes - 1) / 4; ++w) cta.writers[w] = {by.id, by.async_fences, ++moment};
 }
 void load(void* to, u32 addr, u32 bytes, bool is_cluster) {
   Fiber& fiber = current();
@@ -114,7 +116,7 @@ u8* atomic_shared(u32 addr, u32 bytes, bool is_cluster) {
   if (place.offset % bytes) fault("atomic of %u bytes at %s", bytes, name_of(*place.cta, place.offset).c_str());
   check_generic_write(*place.cta, place.offset, bytes, "atomic");
   for (u32 w = place.offset / 4; w <= (place.offset + bytes - 1) / 4; ++w) {
-    place.cta->writers[w] = {fiber.id, fiber.async_fences};
+    place.cta->writers[w] = {fiber.id, fiber.async_fences, ++moment};
   }
   return place.cta->shared + place.offset;
 }
@@ -133,7 +135,10 @@ void store_async(u32 addr, const void* from, u32 bytes, u32 bar) {
   };
   add_arrival(run);
 }
-void fence_async() { ++current().async_fences; }
+void fence_async() {
+  ++current().async_fences;
+  current().fenced_at = ++moment;
+}
 void fence() { preempt(); }
 
 void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed) {
@@ -175,13 +180,14 @@ void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed) {
 }
 
 // ------------------------------------------------------------------ the asynchronous proxy
-void check_async_read(Cta& cta, u32 granule, const char* what) {
+// fenced_at: when the reader executed its last proxy fence, which covers the writes that it then knew of.
+void check_async_read(Cta& cta, u32 granule, const char* what, u64 fenced_at) {
   check_no_load(cta, granule * 16, 16, what);
   for (u32 w = granule * 4; w < granule * 4 + 4; ++w) {
     const Writer& writer = cta.writers[w];
     if (writer.fiber == NO_FIBER) continue;
     const Fiber& by = *cta.cluster->fibers[writer.fiber];
-    if (by.async_fences != writer.fences) continue;
+    if (by.async_fences != writer.fences || writer.at < fenced_at) continue;
     fault("%s reads %s, which %s wrote without fence.proxy.async since", what, name_of(cta, w * 4).c_str(),
           place_of(by).c_str());
   }

@@ -2,6 +2,7 @@
 // A warp computes its own 16 rows; what the four warps of a group do is independent but for the check that they issue the
 // same instructions. An instruction is issued when its 32 lanes have come, runs at some time before the wait that
 // covers it, and its accumulator registers hold POISON in between.
+#include <algorithm>
 #include "engine.h"
 
 namespace emu {
@@ -222,8 +223,10 @@ Flight* flight_of(Warp& warp, WarpMultiply& m) {
 void note_reads(Warp& warp, WarpMultiply& m) {
   Cta& cta = *warp.lanes[0]->cta;
   const Multiply& form = *m.form;
+  u64 fenced_at = ~0ull;
+  for (const Fiber* lane : warp.lanes) fenced_at = std::min(fenced_at, lane->fenced_at);
   auto note = [&](u32 offset, u32, u32) {
-    check_async_read(cta, offset / 16, "wgmma");
+    check_async_read(cta, offset / 16, "wgmma", fenced_at);
     ++cta.multiply_reads[offset / 16];
     m.reads.push_back(offset / 16);
   };

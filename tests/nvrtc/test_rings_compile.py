@@ -1,4 +1,4 @@
-"""Kernels with rings: nothing spills, no wgmma waits for the one before it, copies are as wide as they say."""
+"""Kernels whose threads copy: nothing spills, no wgmma waits for the one before it, copies are as wide as they say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.copy_kernels import conv
+from tests.copy_kernels import conv_args
+from tests.copy_kernels import fused_moe
+from tests.copy_kernels import moe_args
+from tests.ring_kernels import copied_kernel
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import paged_args
@@ -41,3 +46,23 @@ def test_log_is_clean(kernel: Any, args: list[Any], copy: str) -> None:
     ptx = ptx_of(made.module)
     assert f"{copy} " in ptx
     assert (WIDE in ptx) == (copy == WIDE)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args"),
+    [
+        (gathered_matmul, gathered_args(64, 64, 64, (128, 256, 64))),
+        (gathered_matmul, gathered_args(64, 64, 64, (128, 128, 64))),
+        (gathered_matmul, gathered_args(64, 64, 64, (192, 192, 64))),
+        (strided_matmul, strided_args(8, 8, 100, (128, 128, 64))),
+        (fused_moe, moe_args(64, 2, 256, 64, (128, 256, 64))[0]),
+        (conv, conv_args(1, 8, 8, 64, 128, (128, 128, 64))[0]),
+    ],
+    ids=["rows256", "rows128", "rows192", "strides", "experts", "convolution"],
+)
+def test_load_role_that_copies(kernel: Any, args: list[Any]) -> None:
+    made, _ = copied_kernel(kernel, args)
+    compiled = KERNELS.get(made.module, HOPPER, options=())
+    assert not compiled.serialized
+    assert not compiled.spill_bytes
+    assert "cp.async.mbarrier.arrive.noinc" in ptx_of(made.module)

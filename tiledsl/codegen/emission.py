@@ -84,7 +84,7 @@ class Place:
 
     first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it, in the num_ctas
     CTAs of a cluster that run it together. dealt: these have its warps in turns, last ones first.
-    name, is_single: of a role: its name, whether one thread runs it.
+    name, is_single, copies: of a role: its name, whether one thread runs it, or all copy.
     """
 
     first_warpgroup: int
@@ -95,6 +95,7 @@ class Place:
     name: str = ""
     is_single: bool = False
     dealt: bool = False
+    copies: bool = False
 
     @property
     def own_warp(self) -> str:

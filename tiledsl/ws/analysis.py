@@ -10,19 +10,22 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
+from functools import cached_property
 
 from tiledsl.errors import SourceLoc
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
-from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
@@ -36,8 +39,20 @@ from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.bulk import map_fault
-from tiledsl.ws.bulk import start_fault
+from tiledsl.ws.copied import BESIDE
+from tiledsl.ws.copied import HAZARD as COPY_HAZARD
+from tiledsl.ws.copied import address_loads
+from tiledsl.ws.copied import copied_operand
+from tiledsl.ws.copied import loads_beside
+from tiledsl.ws.copied import stored_source
+from tiledsl.ws.copied import uncopied_parts
+from tiledsl.ws.operands import Copies
+from tiledsl.ws.operands import OperandLoad
+from tiledsl.ws.operands import constant_value
+from tiledsl.ws.operands import major_problem
+from tiledsl.ws.operands import operand_source
+from tiledsl.ws.operands import place_of
+from tiledsl.ws.operands import smem_of_load
 
 
 @dataclass(frozen=True)
@@ -51,20 +66,6 @@ class Declined:
     def __str__(self) -> str:
         at = f" ({self.loc.short})" if self.loc else ""
         return f"{self.what}: {self.reason}{at}"
-
-
-@dataclass(frozen=True)
-class OperandLoad:
-    """A block load that feeds dots straight from shared memory.
-
-    smem: how the block lies in a slot. axes: grid axes that its offsets depend on. name: of the
-    loaded tile.
-    """
-
-    op: Load
-    smem: SmemType
-    axes: frozenset[int]
-    name: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class Analysis:
     declined: list[Declined] = field(default_factory=list[Declined])
     epilogue_loads: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def copies(self) -> bool:
+        """Whether threads copy operands."""
+        return any(o.is_copied for f in self.loops for o in f.loads)
+
     def decline(self, what: str, reason: str, loc: SourceLoc | None = None) -> None:
         self.declined.append(Declined(what, reason, loc))
 
@@ -157,12 +163,6 @@ def _yielded(region: Region) -> tuple[Value, ...]:
     return end.values if isinstance(end, Yield) else ()
 
 
-def constant_value(value: Value) -> bool | int | float | None:
-    """The value of a constant scalar, else None."""
-    op = value.defining_op
-    return op.value if isinstance(op, Constant) else None
-
-
 def always_runs(loop: For) -> bool:
     """Whether a loop surely has an iteration: it ends at an extent of a tensor with a tensor map.
 
@@ -180,43 +180,6 @@ def is_zero_tile(value: Value) -> bool:
     """True for a tile of constant zeros."""
     op = value.defining_op
     return isinstance(op, Splat) and constant_value(op.a) == 0
-
-
-def operand_load(value: Value) -> tuple[Load, bool] | None:
-    """The load behind a dot operand and whether it is transposed in between, or None."""
-    transposed = False
-    op = value.defining_op
-    while isinstance(op, Transpose) and op.order == (1, 0):
-        transposed = not transposed
-        op = op.a.defining_op
-    return (op, transposed) if isinstance(op, Load) else None
-
-
-def smem_of_load(load: Load) -> SmemType | str:
-    """How a loaded block would lie in shared memory, or why no tensor map can load it."""
-    t = tensor_type(load.tensor, "load")
-    if fault := map_fault(load):
-        return fault
-    assert t.inner_dim is not None
-    if load.other is not None and constant_value(load.other) != 0:
-        return "the load has an `other` that is not 0; use tl.where after it"
-    if fault := start_fault(load):
-        return fault
-    kept = [d for d in range(t.rank) if d not in load.squeeze]
-    if len(kept) != 2:
-        return f"the block has {len(kept)} dimensions, expected two that are not of extent 1"
-    if t.inner_dim not in kept:
-        return (
-            "the block does not extend along the dimension of stride 1; copy the tensor so that "
-            "one of the block's dimensions is contiguous"
-        )
-    shape = tuple(load.block_shape[d] for d in kept)
-    if t.dtype.bits not in (8, 16):
-        return f"dtype {t.dtype!r} is not loaded as a dot operand, 8 and 16 bits are"
-    smem = SmemType(shape, t.dtype, kept.index(t.inner_dim))
-    if smem.box_rows > 256:
-        return f"the block has {smem.box_rows} rows, a tensor map loads 256; take a smaller tile"
-    return smem
 
 
 def analyze(graph: TileGraph) -> Analysis:
@@ -246,15 +209,22 @@ def analyze(graph: TileGraph) -> Analysis:
         if found is None:
             return out
         out.loops.append(found)
-    for reason, op in order_problems(graph, [o.op for f in out.loops for o in f.loads]):
+    loads = [o.op for f in out.loops for o in f.loads]
+    for reason, op in order_problems(graph, loads):
         out.decline("warp_specialize", reason, op.loc)
         return out
-    fed = {o.op.id for f in out.loops for o in f.loads}
+    copies = [op for op in loads if isinstance(op, pointer.Load)]
+    if copies and (op := stored_source(graph, copies)) is not None:
+        out.decline("warp_specialize", COPY_HAZARD, op.loc)
+        return out
+    fed = {o.op.id for f in out.loops for o in f.loads} | address_loads(graph, copies)
     out.epilogue_loads = tuple(o.block_shape for o in graph.find(Load) if o.id not in fed)
     return out
 
 
-def order_problems(graph: TileGraph, operands: Iterable[Load]) -> Iterator[tuple[str, Op]]:
+def order_problems(
+    graph: TileGraph, operands: Iterable[Load | pointer.Load]
+) -> Iterator[tuple[str, Op]]:
     """Accesses to memory whose order roles would not keep: why, and the op."""
     found = {
         HAZARD: memory_hazard(graph),
@@ -313,7 +283,7 @@ def is_sum(loop: For, index: int, dots: tuple[Dot, ...]) -> bool:
     return isinstance(op, Add) and (op.a is arg) != (op.b is arg)
 
 
-def drawn_operand(graph: TileGraph, loads: Iterable[Load]) -> Op | None:
+def drawn_operand(graph: TileGraph, loads: Iterable[Load | pointer.Load]) -> Op | None:
     """A load, or the control flow around one, that depends on the result of a side effect.
 
     The load role cannot know it: the effect happens in the consumers.
@@ -398,32 +368,18 @@ def _dot_loop(
     if not isinstance(step, int) or step <= 0:
         out.decline("warp_specialize", STEP, loop.loc)
         return None
-    cache: dict[Value, frozenset[int]] = {}
     loads: dict[int, OperandLoad] = {}
     zero: list[bool] = []
     partial = any(needs_promotion(d) or is_zero_tile(d.acc) for d in dots)
     beside: frozenset[int] = frozenset() if partial else row_sums(graph, loop)
+    sides = _Sides(graph, loop, written, beside)
     for dot in dots:
-        for side, value in (("a", dot.a), ("b", dot.b)):
-            found = operand_load(value)
-            if found is None:
-                out.decline(
-                    "warp_specialize", f"operand {side} of the dot is not a block load", dot.loc
-                )
+        for side in ("a", "b"):
+            found = sides.load(dot, side)
+            if isinstance(found, Declined):
+                out.declined.append(found)
                 return None
-            load = found[0]
-            reason = _load_problem(graph, loop, load, written, beside)
-            smem = smem_of_load(load)
-            if reason or isinstance(smem, str):
-                out.decline("warp_specialize", f"operand {side}: {reason or smem}", load.loc)
-                return None
-            reason = major_problem(side, smem, transposed=found[1])
-            if reason:
-                out.decline("warp_specialize", reason, load.loc)
-                return None
-            axes = _union(program_axes(o, cache) for o in (load.tensor, *load.offsets))
-            name = load.result.name or side
-            loads.setdefault(load.id, OperandLoad(load, smem, axes, name))
+            loads.setdefault(found.op.id, found)
         starts = is_zero_tile(dot.acc)
         problem = "" if starts else _accumulates(graph, loop, dot)
         if problem:
@@ -434,6 +390,9 @@ def _dot_loop(
     if len(ordered) != len(loads):
         out.decline("warp_specialize", "a load stands outside of the loop of its dot", loop.loc)
         return None
+    if any(item.is_copied for item in ordered) and (op := loads_beside(loop, set(loads))):
+        out.decline("warp_specialize", BESIDE, op.loc)
+        return None
     found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial, beside)
     problem = _partial_problem(graph, found) if partial else ""
     if problem:
@@ -442,24 +401,55 @@ def _dot_loop(
     return found
 
 
-def major_problem(side: str, smem: SmemType, *, transposed: bool) -> str:
-    """Why wgmma cannot read an operand the way it lies in memory, or "". ISA: wgmma.mma_async."""
-    major = 1 - smem.major if transposed else smem.major
-    along_k = major == (1 if side == "a" else 0)
-    if smem.dtype.bits == 16 or along_k:
-        return ""
-    other = "M" if side == "a" else "N"
-    return (
-        f"operand {side}: wgmma reads {smem.dtype!r} along K only, and the tensor is contiguous "
-        f"along {other}; give it transposed in memory (x.mT.contiguous()) and load it through "
-        "tl.trans"
-    )
+class _Sides:
+    """What the dots of a loop load."""
+
+    def __init__(
+        self, graph: TileGraph, loop: For, written: set[Value], beside: frozenset[int]
+    ) -> None:
+        self.graph = graph
+        self.loop = loop
+        self.written = written
+        self.beside = beside
+        self.axes: dict[Value, frozenset[int]] = {}
+
+    @cached_property
+    def facts(self) -> AxisFacts:
+        """Of the addresses in the graph."""
+        return axis_facts(self.graph.body, self.graph.facts.get("divisors", {}))
+
+    def load(self, dot: Dot, side: str) -> OperandLoad | Declined:
+        """The load behind an operand, or why no load role can make it."""
+        found = operand_source(dot.a if side == "a" else dot.b)
+        if found is None or not (isinstance(found[0], Load) or self.graph.facts.get("copies")):
+            reason = f"operand {side} of the dot is not a block load"
+            return Declined("warp_specialize", reason, dot.loc)
+        load, transposed = found
+        smem, copies = self.smem(load), None
+        if isinstance(smem, tuple):
+            smem, copies = smem
+        reason = _load_problem(self.graph, self.loop, load, self.written, self.beside)
+        if reason or isinstance(smem, str):
+            return Declined("warp_specialize", f"operand {side}: {reason or smem}", load.loc)
+        reason = major_problem(side, smem, transposed=transposed)
+        if isinstance(load, pointer.Load):
+            reason = reason or uncopied_parts(side, smem, transposed=transposed)
+        if reason:
+            return Declined("warp_specialize", reason, load.loc)
+        axes = _union(program_axes(v, self.axes) for v in place_of(load))
+        return OperandLoad(load, smem, axes, load.result.name or side, copies)
+
+    def smem(self, load: Load | pointer.Load) -> SmemType | tuple[SmemType, Copies] | str:
+        """How an operand lies in its slot, and how threads copy it; or why it cannot."""
+        if isinstance(load, Load):
+            return smem_of_load(load)
+        return copied_operand(self.loop, load, self.facts)
 
 
 def _partial_problem(graph: TileGraph, found: DotLoop) -> str:
     """Why CUDA cores cannot go on with the products of a loop as they come, or ""."""
     made = tainted_values(graph, [d.result for d in found.dots])
-    if any(o in made for item in found.loads for o in item.op.offsets):
+    if any(o in made for item in found.loads for o in item.place):
         return "the place of a load depends on the product of a dot"
     inner = [o for o in found.loop.body.walk() if not isinstance(o, Yield)]
     if any(o.effect in (Effect.WRITE, Effect.SYNC) for o in inner):
@@ -497,11 +487,15 @@ def row_sums(graph: TileGraph, loop: For) -> frozenset[int]:
 
 
 def _load_problem(
-    graph: TileGraph, loop: For, load: Load, written: set[Value], beside: frozenset[int]
+    graph: TileGraph,
+    loop: For,
+    load: Load | pointer.Load,
+    written: set[Value],
+    beside: frozenset[int],
 ) -> str:
     if load.parent is not loop.body:
         return "the load is not directly in the loop of the dot"
-    if not written.isdisjoint(tensors_of(load.tensor)):
+    if isinstance(load, Load) and not written.isdisjoint(tensors_of(load.tensor)):
         return "the kernel also stores to the tensor it loads"
     for use in graph.users(load.result):
         if not isinstance(use.op, Dot | Transpose) and use.op.id not in beside:

@@ -16,10 +16,10 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.memory_base import Base
+from tiledsl.ir.passes.fold_sums import is_zero
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.fold_sums import is_zero
 
 
 def as_pointers(graph: TileGraph, load: memory.Load, facts: AxisFacts) -> pointer.Load | None:

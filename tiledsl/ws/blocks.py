@@ -7,6 +7,7 @@ a tensor map can load them, the pointers become tensor arguments ("views") that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -53,10 +54,12 @@ class Blocks:
     """What became of the accesses of a graph.
 
     views: tensor arguments that were added, in order. notes: why accesses stayed as they are.
+    pointers: loads of operands that did.
     """
 
     views: list[TensorView] = field(default_factory=list[TensorView])
     notes: list[str] = field(default_factory=list[str])
+    pointers: list[Load] = field(default_factory=list[Load])
 
     def decline(self, op: Op, reason: str) -> None:
         at = f" ({_place(op.loc)})" if op.loc else ""
@@ -67,8 +70,11 @@ def _place(loc: SourceLoc) -> str:
     return loc.short
 
 
-def block_accesses(graph: TileGraph) -> Blocks:
-    """Replaces accesses by block accesses where every operand of a dot can be loaded that way."""
+def block_accesses(graph: TileGraph, *, copies: bool = False) -> Blocks:
+    """Replaces accesses by block accesses where every operand of a dot can be loaded that way.
+
+    copies: also where some cannot, which threads are to copy.
+    """
     out = Blocks()
     operands = _operand_loads(graph)
     if not operands or isinstance(operands, Op):
@@ -79,18 +85,21 @@ def block_accesses(graph: TileGraph) -> Blocks:
     boxes: dict[Op, Box] = {}
     divisors: Mapping[str, int] = graph.facts.get("divisors", {})
     for load in operands:
-        try:
-            box = box_of(load)
-        except NotAffine as reason:
-            out.decline(load, str(reason))
+        found = _operand_box(graph, load, written, divisors)
+        if isinstance(found, Box):
+            boxes[load] = found
+            continue
+        out.decline(load, found)
+        out.pointers.append(load)
+        if not copies:
             return out
-        problem = _problem(graph, load, box, written) or tma_problem(load, box, divisors)
-        if problem:
-            out.decline(load, problem)
-            return out
-        boxes[load] = box
     for op in graph.walk():
-        if op in boxes or not isinstance(op, Load | Store) or not _is_tile(op.pointer):
+        if (
+            op in boxes
+            or op in out.pointers
+            or not isinstance(op, Load | Store)
+            or not _is_tile(op.pointer)
+        ):
             continue
         try:
             box = box_of(op)
@@ -104,6 +113,17 @@ def block_accesses(graph: TileGraph) -> Blocks:
             boxes[op] = box
     _rewrite(graph, boxes, divisors, out)
     return out
+
+
+def _operand_box(
+    graph: TileGraph, load: Load, written: set[str] | None, divisors: Mapping[str, int]
+) -> Box | str:
+    """The box that a tensor map loads for an operand, or why there is none."""
+    try:
+        box = box_of(load)
+    except NotAffine as reason:
+        return str(reason)
+    return _problem(graph, load, box, written) or tma_problem(load, box, divisors) or box
 
 
 def _is_tile(value: Value) -> bool:
@@ -333,6 +353,17 @@ def _coordinate(b: Builder, total: Sum) -> Value:
 
 # ---------------------------------------------------------------------- planning
 def described(
+    views: Iterable[TensorView], specs: Mapping[str, Spec], args: Mapping[str, object]
+) -> tuple[dict[str, Spec], dict[str, object]]:
+    """Specs and arguments with those of views."""
+    found = {v.name: _described(v, specs, args) for v in views}
+    return (
+        {**specs, **{n: s for n, (s, _) in found.items()}},
+        {**args, **{n: e for n, (_, e) in found.items()}},
+    )
+
+
+def _described(
     view: TensorView, specs: Mapping[str, Spec], args: Mapping[str, object]
 ) -> tuple[TensorSpec, Extents]:
     """What the planner may know of a view for the launch at hand."""

@@ -27,9 +27,9 @@ from tiledsl.ir.ops.tile import Broadcast
 from tiledsl.ir.ops.tile import ExpandDims
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import is_zero_tile
-from tiledsl.ws.analysis import operand_load
+from tiledsl.ws.operands import constant_value
+from tiledsl.ws.operands import operand_load
 
 
 @dataclass(frozen=True)

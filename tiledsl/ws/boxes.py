@@ -153,22 +153,14 @@ class Bound:
 def _bounds(mask: Value) -> Iterator[Bound]:
     """The bounds whose conjunction a mask is. Raises NotAffine for other masks."""
     assert isinstance(mask.type, TileType)
-    yield from _conditions(mask, tuple(range(mask.type.rank)))
+    for part, dims in _parts(mask, tuple(range(mask.type.rank))):
+        yield from _conditions(part, dims)
 
 
 def _conditions(mask: Value, dims: tuple[int | None, ...]) -> Iterator[Bound]:
+    """The bounds that one part of a mask is."""
     op = mask.defining_op
     match op:
-        case ew.And():
-            yield from _conditions(op.a, dims)
-            yield from _conditions(op.b, dims)
-        case tile.ExpandDims():
-            yield from _conditions(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
-        case tile.Broadcast():
-            source = op.a.type
-            assert isinstance(source, TileType)
-            pairs = zip(dims, source.shape, op.shape, strict=True)
-            yield from _conditions(op.a, tuple(d if n == m else None for d, n, m in pairs))
         case ew.Compare():
             yield from _comparison(op, dims)
         case tile.Splat() if constant_value(op.a) is True:
@@ -207,8 +199,38 @@ def _comparison(op: ew.Compare, dims: tuple[int | None, ...]) -> Iterator[Bound]
 
 
 def upper_bounds(mask: Value, dim: int) -> list[Sum]:
-    """Limits below which a mask keeps the coordinates along a dimension, from 0 on."""
-    return [b.limit for b in _bounds(mask) if b.dim == dim and b.is_upper]
+    """Limits below which a mask keeps the coordinates along a dimension, from 0 on.
+
+    What else it is a conjunction of only keeps out more.
+    """
+    assert isinstance(mask.type, TileType)
+    found: list[Bound] = []
+    for part, dims in _parts(mask, tuple(range(mask.type.rank))):
+        try:
+            found += _conditions(part, dims)
+        except NotAffine:
+            continue
+    return [b.limit for b in found if b.dim == dim and b.is_upper]
+
+
+def _parts(
+    mask: Value, dims: tuple[int | None, ...]
+) -> Iterator[tuple[Value, tuple[int | None, ...]]]:
+    """What a mask is the conjunction of, with the dimensions of the mask that its own are."""
+    op = mask.defining_op
+    match op:
+        case ew.And():
+            yield from _parts(op.a, dims)
+            yield from _parts(op.b, dims)
+        case tile.ExpandDims():
+            yield from _parts(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
+        case tile.Broadcast():
+            source = op.a.type
+            assert isinstance(source, TileType)
+            pairs = zip(dims, source.shape, op.shape, strict=True)
+            yield from _parts(op.a, tuple(d if n == m else None for d, n, m in pairs))
+        case _:
+            yield mask, dims
 
 
 def _bounded(dim: int, side: Side, bounds: list[Bound]) -> Side:

@@ -48,8 +48,8 @@ OBLIGATIONS = {
     "all end",
     "ordering": "every write of a slot comes after the last read and write of its tenant before, "
     "wgmma and bulk copies counted until their waits; no wait can miss its phase",
-    "fences": "generic writes reach the async proxy through a fence and a barrier; wgmma registers "
-    "are fenced",
+    "fences": "generic writes reach the async proxy through a fence and a barrier, copies of "
+    "threads through a barrier and a fence; wgmma registers are fenced",
     "named barriers": "ids in 1..15, participants and counts agree, nobody arrives twice in one "
     "generation",
     "staging": "a slab is rewritten after its bulk store has read it, and outlives it",
@@ -233,7 +233,7 @@ def _record(made: Certificate, code: Program | None, fault: Fault | None) -> Non
 
 
 FAMILIES = {
-    "balance": ("barrier.expect_tx", "barrier.arrive", "tma.load"),
+    "balance": ("barrier.expect_tx", "barrier.arrive", "barrier.arrive_copies", "tma.load"),
     "liveness": ("barrier.wait",),
     "ordering": ("mma.issue", "mma.wait"),
     "fences": ("barrier.async_fence", "mma.fence"),

@@ -113,7 +113,7 @@ class BarrierRules:
             rings: set[Value] = rings,
         ) -> None:
             rings.add(op.barriers)
-            slots[cursor.at].arrive(t, cursor.use, 1, op, op.num_bytes)
+            slots[cursor.at].arrive(t.clock, cursor.use, 1, op, op.num_bytes)
             t.tick()
 
         return expect
@@ -131,7 +131,7 @@ class BarrierRules:
         def arrive() -> None:
             rings.add(op.barriers)
             for slots in targets:
-                slots[cursor.at].arrive(t, cursor.use, count, op)
+                slots[cursor.at].arrive(t.clock, cursor.use, count, op)
             t.tick()
 
         return arrive
@@ -194,6 +194,7 @@ class BarrierRules:
         del op
 
         def fence() -> None:
+            t.fence_clock = t.clock
             for w in t.written:
                 if not w.fenced:
                     w.fenced, w.fence_time = True, t.now
@@ -215,7 +216,7 @@ def _arrives_here(
         count: int = count,
         times: Times = t.times,
     ) -> None:
-        slots[cursor.at].arrive(t, cursor.use, count, op)
+        slots[cursor.at].arrive(t.clock, cursor.use, count, op)
         t.now = times.last = times.last << 1
         t.clock |= t.now
 

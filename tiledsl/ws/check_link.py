@@ -187,7 +187,7 @@ class Linker:
         if cls in COUNTED and self._is_counted(op):
             writer.compute(_count(lead.env, op), op, pure=False)
         kind = WAITING if cls in WAITS else STRAIGHT
-        if self._whole or (lead.single and cls is barrier.CursorNext):
+        if self._whole or (lead.loads and cls is barrier.CursorNext):
             kind = PAUSING
         if names:
             self._add_asking(writer, op, link, kind, names)

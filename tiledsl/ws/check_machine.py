@@ -12,6 +12,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import pointer_copy
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import role
 from tiledsl.ir.ops import smem
@@ -48,6 +49,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     barrier.MbarrierWait: (),
     barrier.ExpectTx: (),
     barrier.Arrive: (),
+    barrier.ArriveCopies: (),
     barrier.NamedSync: ("index",),
     barrier.NamedArrive: ("index",),
     barrier.AsyncFence: (),
@@ -59,6 +61,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     smem.Clear: ("first",),
     smem.WriteScalars: ("values",),
     smem.ReadScalars: (),
+    pointer_copy.CopyLanes: (),
     tma.Load: ("mask", "part"),
     tma.Store: (),
     tma.StoreWait: (),
@@ -210,6 +213,9 @@ class Machine(PlaceRules, MemoryRules):
     # ------------------------------------------------------------------ ends
     def finish(self, t: Thread) -> None:
         """What may not be left over when a thread ends."""
+        if t.copying:
+            what = f"{t.name} ends with copies of which it has told nobody"
+            raise Fault("balance", what, t.copying[0].op)
         if t.groups or t.open:
             raise Fault("ordering", f"{t.name} ends with wgmmas in flight", t.where)
         if t.stores:
@@ -223,7 +229,7 @@ class Machine(PlaceRules, MemoryRules):
                 for b in slots:
                     self._check_balance(b)
         for t in self.threads:
-            for cursor in t.cursors.values() if t.single else ():
+            for cursor in t.cursors.values() if t.loads else ():
                 self._check_released(t, cursor)
 
     def _check_released(self, t: Thread, cursor: Cursor) -> None:

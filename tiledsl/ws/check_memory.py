@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.check_barriers import BarrierRules
 from tiledsl.ws.check_program import Program
+from tiledsl.ws.check_state import WARPGROUP_THREADS
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import Cursor
 from tiledsl.ws.check_state import Does
@@ -232,6 +235,42 @@ class MemoryRules(BarrierRules):
             raise Fault("ordering", f"the box ends {behind} bytes behind its slot", op)
         return start, end
 
+    # ------------------------------------------------------------------ copies of threads
+    def link_copy_lanes(self, t: Thread, op: CopyLanes) -> Does:
+        """Copies to a whole slot: nobody knows that they have landed before an mbarrier tells."""
+        slot = t.slot(op.slot)
+        if op.shape != slot.type.shape:
+            raise Fault("ordering", f"copies of {op.shape} fill a part of {slot.type} only", op)
+
+        def copy() -> None:
+            state: SlotState = slot.state
+            state.check_write(t.clock, op)
+            writer = state.writer = Writer(op, t.index, 0, use=slot.use)
+            writer.copied = True
+            state.reads, state.cleared, state.parts = [], {}, {}
+            t.copying.append(writer)
+
+        return copy
+
+    def link_arrive_copies(self, t: Thread, op: barrier.ArriveCopies) -> Does:
+        slots, cursor, rings = self.ring(t, op)
+
+        def arrive() -> None:
+            rings.add(op.barriers)
+            b = slots[cursor.at]
+            for writer in t.copying:
+                writer.end, writer.barrier = b.end, b
+            t.copying = []
+            self.landed(t, b, cursor.use, op)
+            t.tick()
+
+        return arrive
+
+    def landed(self, t: Thread, b: Barrier, use: int, op: barrier.ArriveCopies) -> None:
+        """The thread's copies have landed: here at once, which no barrier can tell from later."""
+        b.receives = True
+        b.arrive(t.clock, use, WARPGROUP_THREADS, op)
+
     # ------------------------------------------------------------------ wgmma
     def link_fence(self, t: Thread, op: mma.Fence) -> Does:
         del op
@@ -273,6 +312,9 @@ class MemoryRules(BarrierRules):
         """A read through the async proxy."""
         state.check_read(t.clock, use, op)
         if not (state.parts or state.cleared) and state.writer and state.writer.barrier:
+            if state.writer.copied and not t.fence_clock & state.writer.end:
+                what = f"no proxy fence between the copies of threads to {state.name} and the read"
+                raise Fault("fences", what, op)
             return  # by copies alone
         for w in (*state.parts.values(), state.cleared.get(t.index), state.writer):
             if w is not None and w.barrier is None and not (w.fenced and w.is_visible(t)):

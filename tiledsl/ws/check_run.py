@@ -63,7 +63,7 @@ class Run(Machine):
         self.reset()
         # Consumers first: a producer runs when nobody else can.
         live = [Track(t, rows) for team, rows in zip(self.teams, traces, strict=True) for t in team]
-        live.sort(key=lambda x: (x.thread.single, x.thread.index))
+        live.sort(key=lambda x: (x.thread.loads, x.thread.index))
         while live:
             for track in live:
                 t = track.thread

@@ -90,12 +90,14 @@ class Writer:
 
     end: the time at which it is over: of the thread, or of an asynchronous write that of the phase
     of the mbarrier that tells of it. use: of its ring, -1 where none is known.
+    copied: by asynchronous copies of threads, which the async proxy sees after a fence.
     fenced, published: of a write by threads, whether the proxy fence and a barrier followed.
     fence_time: of the thread at the fence. ranges: bytes of the copies that make it up.
     """
 
     __slots__ = (
-        "barrier", "end", "fence_time", "fenced", "op", "published", "ranges", "thread", "use",
+        "barrier", "copied", "end",
+        "fence_time", "fenced", "op", "published", "ranges", "thread", "use",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +117,7 @@ class Writer:
         self.fenced = False
         self.published = False
         self.fence_time: Clock = 0
+        self.copied = False
         self.ranges = ranges
 
     def is_visible(self, thread: Thread) -> bool:
@@ -154,9 +157,16 @@ class SlotState:
         return f"{self.buffer.name}[{self.number}]"
 
     def is_filled(self, clock: Clock, use: int) -> bool:
-        """Whether one with a clock may read it as a use of its ring, and copies alone filled it."""
+        """Whether one with a clock may read it as a use of its ring, and bulk copies filled it."""
         w = self.writer
-        if w is None or w.barrier is None or self.parts or self.cleared or not clock & w.end:
+        if (
+            w is None
+            or w.barrier is None
+            or w.copied
+            or self.parts
+            or self.cleared
+            or not clock & w.end
+        ):
             return False
         return w.use == use or use < 0
 
@@ -271,9 +281,8 @@ class Barrier:
         message = f"{self.name} is in phase {self.phases}, an arrival is for phase {use}"
         raise Fault("ordering", message, op)
 
-    def arrive(self, thread: Thread, use: int, count: int, op: Op, tx: int = 0) -> None:
-        """Arrivals for a phase, with bytes to come."""
-        clock = thread.clock
+    def arrive(self, clock: Clock, use: int, count: int, op: Op, tx: int = 0) -> None:
+        """Arrivals for a phase, with bytes to come, of one who knows so much."""
         if self.phases != use or self.last & ~clock:
             self.signal(clock, use, op)
         self.used = True
@@ -435,7 +444,7 @@ class Thread:
     number: in its crew. place: rank and warpgroup of which its scalars are.
     clock: what it knows. now: the time at which what it does now is over, which it knows itself.
     env: scalars, and of results of wgmmas in flight their group. cursors, slots: by the values that
-    stand for them.
+    stand for them. loads: whether it is of a load role.
     """
 
     def __init__(self, index: int, role: Role, cta: Cta, warpgroup: int, times: Times) -> None:
@@ -445,6 +454,7 @@ class Thread:
         self.cta = cta
         self.warpgroup = warpgroup
         self.single = role.single_thread
+        self.loads = role.single_thread or role.copies
         self.role = role
         self.number = 0
         self.place = cta.rank, warpgroup
@@ -475,6 +485,9 @@ class Thread:
         self.stores: deque[Read] = deque()
         self.leader_done: list[Read] = []
         self.written: list[Writer] = []
+        # Copies of which no mbarrier tells yet; what it knew at its last proxy fence.
+        self.copying: list[Writer] = []
+        self.fence_clock: Clock = 0
         # Reads of wgmmas that each warp has waited for, with no barrier since.
         self.waited: list[Read] = []
         self.reduced = False

@@ -28,6 +28,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory_base import Base
 from tiledsl.ir.ops.pointer_copy import COPY_BYTES
+from tiledsl.ir.passes.fold_sums import is_zero
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
@@ -42,7 +43,6 @@ from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_shapes import shape_of_dot
-from tiledsl.ws.fold_sums import is_zero
 from tiledsl.ws.load_ahead import counts_up
 
 NOT_COPIED = "is not copied ahead of its iteration"
@@ -133,7 +133,7 @@ def _decide(
         return None, notes
     ops, state = needed_ops(loop, [c.load for c in found]) or ((), ())
     used = tuple(op for op in ops if isinstance(op, pointer.Load))
-    origins = {_origin(graph, op.pointer) for op in (*(c.load for c in found), *used)}
+    origins = {read_argument(graph, op.pointer) for op in (*(c.load for c in found), *used)}
     problem = _order_problem(graph, loop, origins)
     if problem:
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
@@ -156,27 +156,27 @@ def _order_problem(graph: TileGraph, loop: For, origins: set[str | None]) -> str
     """Loads must not pass a store that may write what they read."""
     for op in loop.body.walk():
         if op.effect is Effect.WRITE:
-            written = _written(graph, op)
+            written = written_argument(graph, op)
             if not written or not all(origins) or written in origins:
                 return "the loop may write what it loads"
     return ""
 
 
-def _written(graph: TileGraph, op: Op) -> str | None:
+def written_argument(graph: TileGraph, op: Op) -> str | None:
     """The argument that a store writes to; None or empty where that is not known."""
     if isinstance(op, memory.Store):
         return _argument(graph, op.tensor)
-    return _origin(graph, op.pointer) if isinstance(op, pointer.Store) else ""
+    return read_argument(graph, op.pointer) if isinstance(op, pointer.Store) else ""
 
 
 def _source(graph: TileGraph, load: TileLoad) -> str:
     """The argument that a load reads, empty where that is not known."""
     if isinstance(load, memory.Load):
         return _argument(graph, load.tensor)
-    return _origin(graph, load.pointer) or ""
+    return read_argument(graph, load.pointer) or ""
 
 
-def _origin(graph: TileGraph, at: Value) -> str | None:
+def read_argument(graph: TileGraph, at: Value) -> str | None:
     """As pointer.origin_of, for blocks of tensors too."""
     op = at.defining_op
     while op is not None and op.operands and pointer.is_pointer(op.operands[0]):
@@ -214,14 +214,14 @@ def needed_ops(
                 state.add(at)
                 todo.append(end.values[at])
         elif op.parent is loop.body and op.id not in needed:
-            if op.regions or not (op.effect is Effect.PURE or _is_index(op)):
+            if op.regions or not (op.effect is Effect.PURE or is_index_load(op)):
                 return None
             needed.add(op.id)
             todo += op.operands
     return tuple(op for op in loop.body.ops if op.id in needed), tuple(sorted(state))
 
 
-def _is_index(op: Op) -> bool:
+def is_index_load(op: Op) -> bool:
     """Whether an op loads what addresses are made of, from memory that nobody changes."""
     return isinstance(op, pointer.Load) and not op.volatile
 
@@ -232,7 +232,7 @@ def _candidate(
 ) -> RingLoad | str:
     """How a load lies in its ring, or why it cannot be copied; blocks become tiles of pointers."""
     if isinstance(load, pointer.Load):
-        return _obstacle(loop, load) or _ring_load(graph, load, facts, limits)
+        return copy_obstacle(loop, load) or _ring_load(graph, load, facts, limits)
     type_ = load.result.type
     assert isinstance(type_, TileType)
     if type_.rank not in (1, 2) or type_.dtype.bits < 8:
@@ -241,7 +241,7 @@ def _candidate(
     if through is None:
         return FILLED
     graph.replace_uses(load.result, through.result)
-    made = _obstacle(loop, through) or _ring_load(graph, through, facts, limits)
+    made = copy_obstacle(loop, through) or _ring_load(graph, through, facts, limits)
     if isinstance(made, RingLoad):
         graph.erase(load)
     else:
@@ -250,7 +250,7 @@ def _candidate(
     return made
 
 
-def _obstacle(loop: For, load: pointer.Load) -> str:
+def copy_obstacle(loop: For, load: pointer.Load) -> str:
     """Why a load cannot come iterations ahead; empty where it can."""
     dtype = pointer.pointed_to(load.pointer, "load")
     if load.parent is not loop.body:
@@ -275,7 +275,7 @@ def _ring_load(
     if type_.rank not in (1, 2):
         return f"it has {type_.rank} dimensions, copies take 1 or 2"
     fast = wanted_shape(load, facts).order[0]
-    width_bytes = _copy_bytes(load, fast, facts)
+    width_bytes = copy_bytes(load, fast, facts)
     if isinstance(width_bytes, str):
         return width_bytes
     for dot, side, order in dot_uses(graph, load):
@@ -292,7 +292,7 @@ def _ring_load(
     return RingLoad(load, SmemType(type_.shape, type_.dtype, fast, swizzle), width_bytes)
 
 
-def _copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts) -> int | str:
+def copy_bytes(load: pointer.Load, fast: int, facts: AxisFacts) -> int | str:
     """What one copy moves along the fast dimension, or why that is less than a copy takes."""
     type_ = load.result.type
     assert isinstance(type_, TileType)

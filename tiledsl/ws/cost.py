@@ -42,6 +42,17 @@ sums, 8192 x 8192 x 4096: a slot takes 157 clocks more than its wgmmas with thre
 64 x 128, 200 with two, whatever their columns.
 """
 
+ROW_COPY_CLOCKS, COPY_CLOCKS = 30, 75
+"""From one copy of a thread of a load role to its next: of a row whose address it keeps, and of one
+whose address it computes. Rows by index, 4096 cubed: 8 copies take 200 clocks, with 16 more of the
+other operand 2200; 48 and 96 copies of rows that begin anywhere, 4 at a time, 2700 and 4500.
+"""
+SINGLE_SHARE = 1.5
+"""Clocks of an iteration of a single role whose threads copy, over those of its wgmmas: 1.42 to
+1.66 for the same shapes.
+"""
+COPIES_IN_TURN = 1.07
+"""What warpgroups with a tile each cost where threads copy: 128 x 128, 225 us for 212."""
 VECTOR_CLOCKS = 60
 """As HANDOFF_CLOCKS, of loops that read vectors (scales) from their slots: to 8192 x 8192 x 4096
 without scales 17 clocks a slot with three warpgroups, to 64 x 7168 x 2048 some 30 with two.
@@ -69,6 +80,7 @@ class Problem:
     adds: passes of CUDA cores over the elements of a product in each iteration.
     reads_vectors: vectors come in the slots, and what is done with a product needs them.
     cuts_blocks: those of its columns change inside of a tile.
+    copy_clocks: in which the threads of the load role start the copies of an iteration.
     """
 
     grid: tuple[int, int, int]
@@ -86,6 +98,13 @@ class Problem:
     epilogue_tiles: int = 0
     reads_vectors: bool = False
     cuts_blocks: bool = False
+    copy_clocks: float = 0.0
+
+    @property
+    def product_clocks(self) -> float:
+        """Clocks of the wgmmas of an iteration."""
+        M, N, K = self.tile
+        return M * N * K * self.itemsize / 4096 * self.dots
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,11 @@ class Cost:
     @property
     def us(self) -> float:
         return self.clocks / CLOCK_GHZ / 1e3
+
+
+def copies_are_late(p: Problem) -> bool:
+    """Whether a load role copies more slowly than all threads of a single role go on."""
+    return p.copy_clocks > SINGLE_SHARE * p.product_clocks
 
 
 def resident_clusters(plan: Plan, num_sms: int) -> int:
@@ -120,11 +144,11 @@ def cluster_tiles(plan: Plan, grid: tuple[int, int, int]) -> int:
 def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool]) -> Cost:
     """The cost of one plan. multicast: whether operands a and b are shared over the cluster."""
     M, N, K = p.tile
+    mma = p.product_clocks
     tiles = cluster_tiles(plan, p.grid)
     clusters = resident_clusters(plan, num_sms)
     waves = -(-tiles // clusters)
     trips = -(-p.trips // plan.split_k)
-    mma = M * N * K * p.itemsize / 4096 * p.dots
     per_slot_l2 = l2_clocks(plan, p, multicast)
     multiplies = mma * loop_factor(plan, p, waves)
     per_slot = max(
@@ -132,7 +156,8 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
         per_slot_l2,
         alone_clocks(plan, p, mma),
         smem_clocks(plan, p),
-    )
+        p.copy_clocks,
+    ) * (COPIES_IN_TURN if plan.copies and plan.ping_pong else 1.0)
     epilogue = tile_clocks(plan, p)
     body = waves * (trips * per_slot + epilogue)
     loads = load_clocks(plan, p)

@@ -35,21 +35,21 @@ from tiledsl.ws.analysis import PROMOTION
 from tiledsl.ws.analysis import STEP
 from tiledsl.ws.analysis import WHILE
 from tiledsl.ws.analysis import Declined
-from tiledsl.ws.analysis import OperandLoad
-from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import is_zero_tile
-from tiledsl.ws.analysis import major_problem
 from tiledsl.ws.analysis import needs_promotion
-from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import order_problems
 from tiledsl.ws.analysis import program_axes
-from tiledsl.ws.analysis import smem_of_load
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
 from tiledsl.ws.flow_parts import FixedOperand
 from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import StagedOperand
+from tiledsl.ws.operands import OperandLoad
+from tiledsl.ws.operands import constant_value
+from tiledsl.ws.operands import major_problem
+from tiledsl.ws.operands import operand_load
+from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.paired import pair_rows
 
 NESTED = (
@@ -96,7 +96,8 @@ class Flow:
 
     def channel_key(self, group: tuple[OperandLoad, ...]) -> tuple[object, ...]:
         """Equal for groups of sibling loops that can share one aref."""
-        return tuple((o.op.tensor.id, o.op.block_shape, o.op.squeeze, o.smem.paired) for o in group)
+        blocks = [(o.block, o.smem.paired) for o in group]
+        return tuple((op.tensor.id, op.block_shape, op.squeeze, p) for op, p in blocks)
 
 
 def analyze_flow(graph: TileGraph) -> Flow:
@@ -153,7 +154,8 @@ def _flow_loop(
         inner.setdefault(item.op.id, item)
     covered = {b.select.id for d in dots for b in d.bounds}
     dots = pair_rows(graph, loop, dots, inner, out.notes)
-    math = frozenset(i for load in inner.values() for i in _math_readers(graph, load.op, covered))
+    blocks = [load.block for load in inner.values()]
+    math = frozenset(i for op in blocks for i in _math_readers(graph, op, covered))
     return FlowLoop(loop, tuple(dots), _groups(loop.body, dots, inner), math)
 
 

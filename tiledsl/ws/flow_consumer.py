@@ -25,11 +25,11 @@ from tiledsl.ir.ops.tile import ConvertLayout
 from tiledsl.ir.ops.tile import Reshape
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.flow_loops import FlowLoops
 from tiledsl.ws.known_zeros import drop_zeros
 from tiledsl.ws.loop_schedule import LoopSchedule
+from tiledsl.ws.operands import operand_load
 from tiledsl.ws.paired import regrouped
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.row_reductions import combining

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.types import SmemType
-from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.bounded import Bound
+from tiledsl.ws.operands import OperandLoad
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
     grid = launch.grid(graph.constants)
     axes = bound_axes(flow)
     longest = 0 if 0 in axes and 1 not in axes and _grows(graph, flow, launch, grid) else -1
-    loads = [o.op for f in flow.loops for g in f.groups for o in g]
+    loads = [o.block for f in flow.loops for g in f.groups for o in g]
     loaded = {t for o in loads for t in tensors_of(o.tensor)}
     num_bytes = 0
     for tensor in loaded:

@@ -11,6 +11,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.types import TileType
 
 VIEWS = (tile.Splat, tile.Arange, tile.Broadcast, tile.ExpandDims, tile.Transpose)
@@ -29,7 +30,7 @@ def _is_math(kind: type[Op]) -> bool:
 
 def is_index(op: Op) -> bool:
     """Elementwise math on integers, bools and addresses, cheaper to repeat than to keep."""
-    if not is_elementwise(op):
+    if not is_elementwise(op) or (isinstance(op, Hint) and op.kept):
         return False
     type_ = op.result.type
     return isinstance(type_, TileType) and not type_.dtype.is_float

@@ -7,18 +7,20 @@ from math import prod
 
 from tiledsl.dtypes import float32
 from tiledsl.ir.op import Region
+from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.epilogue_channel import channel_loads
 from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
 from tiledsl.ws.epilogues import in_blocks
 from tiledsl.ws.epilogues import is_rounded_sum
 from tiledsl.ws.epilogues import separable
+from tiledsl.ws.operands import Copies
+from tiledsl.ws.operands import operand_source
 from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Plan
@@ -36,6 +38,7 @@ class KernelShape:
     bounds.
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
     num_operands: per side, different loads of a loop; dots may share them.
+    copied: those that threads copy, by side.
     """
 
     operand_axes: tuple[frozenset[int], frozenset[int]]
@@ -62,6 +65,13 @@ class KernelShape:
     sums_f32: bool = True
     num_operands: tuple[int, int] = (1, 1)
     vectors: tuple[VectorSize, ...] = ()
+    copied: tuple[tuple[int, Copies], ...] = ()
+
+    def copies(self, tile: tuple[int, int, int], *, indexed: bool) -> int:
+        """Copies of a thread of the load role in an iteration: of rows by index, or of all else."""
+        found = [(side, c) for side, c in self.copied if c.is_indexed == indexed]
+        sides = [(tile[side] * tile[2] * self.itemsize, c.width_bytes) for side, c in found]
+        return sum(-(-n // (128 * width_bytes)) for n, width_bytes in sides)
 
     def vector_bytes(self, tile: tuple[int, int, int]) -> int:
         """Bytes of the vectors that come in a slot beside the operands."""
@@ -163,6 +173,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         acc.dtype == float32,
         operand_counts(first),
         tuple(v for f in analysis.loops for v in vector_sizes(f)),
+        copied_sides(first),
     )
 
 
@@ -170,15 +181,30 @@ def epilogue_loads(analysis: Analysis) -> tuple[tuple[int, ...], ...]:
     """Block shapes of loads that feed no dot; vectors of slots take a few registers in a loop."""
     shapes = [*analysis.epilogue_loads]
     for op in loads_of(v for found in analysis.loops for v in slot_vectors(found)):
-        shapes.remove(op.block_shape)
+        if isinstance(op, Load):
+            shapes.remove(op.block_shape)
     return tuple(shapes)
 
 
 def operand_counts(found: DotLoop) -> tuple[int, int]:
     """Different loads that are operands a of a loop's dots, and b."""
-    sides = ([operand_load(d.a) for d in found.dots], [operand_load(d.b) for d in found.dots])
+    sides = ([operand_source(d.a) for d in found.dots], [operand_source(d.b) for d in found.dots])
     a, b = (len({o[0].id for o in side if o is not None}) for side in sides)
     return a, b
+
+
+def copied_sides(found: DotLoop) -> tuple[tuple[int, Copies], ...]:
+    """The operands of a loop that threads copy, by side."""
+    out: dict[int, tuple[int, Copies]] = {}
+    by_id = {o.op.id: o for o in found.loads}
+    for dot in found.dots:
+        for side, value in enumerate((dot.a, dot.b)):
+            load = operand_source(value)
+            assert load is not None
+            copies = by_id[load[0].id].copies
+            if copies is not None:
+                out[load[0].id] = side, copies
+    return tuple(out.values())
 
 
 def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
@@ -187,7 +213,7 @@ def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
     by_id = {o.op.id: o.axes for o in found.loads}
     for dot in found.dots:
         for side, value in (("a", dot.a), ("b", dot.b)):
-            load = operand_load(value)
+            load = operand_source(value)
             assert load is not None
             axes[side] |= by_id[load[0].id]
     return axes["a"], axes["b"]
@@ -196,7 +222,7 @@ def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
 def mn_major(found: DotLoop, side: str) -> bool:
     """Whether an operand of the first dot is contiguous along M (a) or N (b)."""
     dot = found.dots[0]
-    load = operand_load(dot.a if side == "a" else dot.b)
+    load = operand_source(dot.a if side == "a" else dot.b)
     assert load is not None
     smem = next(o.smem for o in found.loads if o.op is load[0])
     major = smem.major if not load[1] else 1 - smem.major

@@ -1,9 +1,10 @@
 """Lowers arefs and staged stores to the machine: WARP_SPECIALIZED -> MACHINE.
 
 They become mbarriers, cursors, bulk copies and named barriers.
-full barrier: one arrival plus the bytes of the slot. empty barrier: one arrival per consumer warp
-that reads the slot, of every CTA that a multicast load of this CTA writes to. slot = n mod D and
-parity = (n / D) & 1 for the running count n, which cursors carry over all tiles.
+full barrier: one arrival plus the bytes of the slot; where threads copy, an arrival of each when
+its copies have landed, after which readers put a proxy fence. empty barrier: one arrival per
+consumer warp that reads the slot, of every CTA that a multicast load of this CTA writes to. slot =
+n mod D and parity = (n / D) & 1 for the running count n, which cursors carry over all tiles.
 
 Ref: PTX ISA, mbarrier, cp.async.bulk.tensor; Tawa (arXiv 2510.14719), lowering of arefs.
 """
@@ -38,6 +39,7 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import picked
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
@@ -60,6 +62,8 @@ from tiledsl.ws.steering import mark_steering
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.turns import operand_barrier
 
+COPY_THREADS = 128
+"""Of a load role that copies."""
 BARRIER_BYTES = 1024
 """Room for mbarriers and alignment."""
 PART_ROWS = (8, 1)
@@ -68,7 +72,7 @@ PART_ROWS = (8, 1)
 
 @dataclass
 class Ring:
-    """Machine objects of one aref."""
+    """Machine objects of one aref. copied: entries of its slots that threads copy."""
 
     type: ArefType
     buffers: tuple[Value, ...]
@@ -79,6 +83,18 @@ class Ring:
     arrivals: int
     maps: dict[int, Value]
     hints: tuple[str, ...] = ()
+    copied: frozenset[int] = frozenset()
+
+    @property
+    def full_arrivals(self) -> int:
+        """One for all bulk copies of a slot, and one of each thread that copies."""
+        bulk = len(self.copied) < len(self.buffers)
+        return int(bulk) + (COPY_THREADS if self.copied else 0)
+
+    @property
+    def bulk_bytes(self) -> int:
+        """Bytes of a slot that bulk copies bring."""
+        return sum(p.bytes for i, p in enumerate(self.type.payload) if i not in self.copied)
 
 
 class Lowering(StoreLowering):
@@ -121,7 +137,7 @@ class Lowering(StoreLowering):
         # After the barriers of the staging slabs and of the ping-pong order.
         named = operand_barrier(plan) + 1 + (plan.num_consumers if plan.epilogue_slots else 0)
         for role in graph.find(Role):
-            if role.single_thread:
+            if role.single_thread or role.copies:
                 refuse_cooperation(role)
             else:
                 assign_scratch(graph, role, self.smem, self.b, named)
@@ -144,7 +160,7 @@ class Lowering(StoreLowering):
 
         Plans are made before layouts are known, and so without these bytes.
         """
-        roles = [r for r in self.graph.find(Role) if not r.single_thread]
+        roles = [r for r in self.graph.find(Role) if not (r.single_thread or r.copies)]
         scratch = sum(scratch_bytes(r) for r in roles)
         if not scratch:
             return
@@ -171,7 +187,8 @@ class Lowering(StoreLowering):
         type_ = op.result.type
         assert isinstance(type_, ArefType)
         for payload, loaded in zip(type_.payload, end.values, strict=False):
-            name = loaded.name if isinstance(loaded.type, TileType) else op.result.name
+            is_tile = isinstance(loaded.type, TileType | SmemType)
+            name = loaded.name if is_tile else op.result.name
             name = name or "ring"
             extents = "x".join(map(str, payload.shape))
             at = self.smem.take(
@@ -200,6 +217,7 @@ class Lowering(StoreLowering):
             4 * readers * size,
             {},
             put.hints,
+            frozenset(i for i, v in enumerate(end.values) if v in put.body.args),
         )
 
     def make_stage(self) -> None:
@@ -288,7 +306,8 @@ class Lowering(StoreLowering):
             detail=f"full and empty, {depth} each",
         )
         name = op.result.name
-        ring.full = self.b.value(barrier.MbarrierArray(depth, 1, at), f"{name}_full")
+        full = barrier.MbarrierArray(depth, ring.full_arrivals, at)
+        ring.full = self.b.value(full, f"{name}_full")
         ring.empty = self.b.value(
             barrier.MbarrierArray(depth, ring.arrivals, at + 8 * depth), f"{name}_empty"
         )
@@ -298,7 +317,8 @@ class Lowering(StoreLowering):
         loads = [o for o in put.body.ops if isinstance(o, Load)]
         if not loads:
             return
-        for i, (load, payload) in enumerate(zip(loads, ring.type.payload, strict=True)):
+        bulk = [(i, p) for i, p in enumerate(ring.type.payload) if i not in ring.copied]
+        for load, (i, payload) in zip(loads, bulk, strict=True):
             split = ring.cluster_size if ring.multicast[i] else 1
             ring.maps[i] = self.tensor_map(
                 load.tensor, load.squeeze, payload, payload.box_rows // split
@@ -343,7 +363,7 @@ class Lowering(StoreLowering):
         b.add(op)
         with b.at(op.body):
             for ring, full, empty in arrays:
-                b.add(barrier.MbarrierInit(full, 1))
+                b.add(barrier.MbarrierInit(full, ring.full_arrivals))
                 b.add(barrier.MbarrierInit(empty, ring.arrivals))
             if self.reduce_full is not None:
                 b.add(barrier.MbarrierInit(self.reduce_full, 1))
@@ -407,20 +427,33 @@ class Lowering(StoreLowering):
         b.add(barrier.MbarrierWait(ring.empty, cursor, invert=True))
         end = op.body.terminator
         assert isinstance(end, Yield)
-        if not any(isinstance(o, Load) for o in op.body.ops):
+        if not (op.body.args or any(isinstance(o, Load) for o in op.body.ops)):
             slot = b.value(smem.Slot(ring.buffers[0], cursor), "slot")
             b.add(smem.WriteScalars(slot, end.values))
             b.add(barrier.Arrive(ring.full, cursor, single_thread=True))
             b.add(barrier.CursorNext(cursor))
             self.graph.erase(op)
             return
-        b.add(barrier.ExpectTx(ring.full, cursor, ring.type.slot_bytes))
         loads = [o for o in op.body.ops if isinstance(o, Load)]
-        for i, load in enumerate(loads):
+        if loads:
+            b.add(barrier.ExpectTx(ring.full, cursor, ring.bulk_bytes))
+        for i, load in zip(sorted({*range(len(ring.buffers))} - ring.copied), loads, strict=True):
             with b.located(load.loc):
                 self.lower_load(b, ring, i, load, cursor)
+        if ring.copied:
+            self.lower_copies(b, ring, op, cursor)
+            b = self.at(op)
+            b.add(barrier.ArriveCopies(ring.full, cursor))
         b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)
+
+    def lower_copies(self, b: Builder, ring: Ring, op: aref.Put, cursor: Value) -> None:
+        """What threads copy to a slot, in front of the put."""
+        for i, tile in zip(sorted(ring.copied), op.body.args, strict=True):
+            slot = b.value(smem.Slot(ring.buffers[i], cursor), tile.name)
+            self.graph.replace_uses(tile, slot)
+        for copy in [o for o in op.body.ops if isinstance(o, CopyLanes)]:
+            self.graph.move_before(op, copy)
 
     def lower_load(self, b: Builder, ring: Ring, index: int, load: Load, cursor: Value) -> None:
         payload = ring.type.payload[index]
@@ -453,6 +486,8 @@ class Lowering(StoreLowering):
         cursor = self.cursor(role, op.aref, "move")
         b, ring = self.at(op), self.rings[op.aref]
         b.add(barrier.MbarrierWait(ring.full, cursor))
+        if ring.copied:
+            b.add(barrier.AsyncFence())
         for buffer, old in zip(ring.buffers, op.results, strict=True):
             slot = b.value(smem.Slot(buffer, cursor), old.name)
             self.graph.replace_uses(old, slot)

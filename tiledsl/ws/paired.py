@@ -30,11 +30,11 @@ from tiledsl.ir.ops.tile import Reshape
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.specs import TMA_MAX_RANK
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import Rounded
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
+from tiledsl.ws.operands import OperandLoad
 
 
 def pair_rows(
@@ -166,16 +166,16 @@ def _problem(graph: TileGraph, loop: For, source: FlowDot, load: OperandLoad) ->
     readers = [u.op for u in graph.users(load.op.result)]
     if readers != [transposed] or [u.op for u in graph.users(transposed.result)] != [source.dot]:
         return f"others read {load.name}"
-    tensor = load.op.tensor
+    tensor = load.block.tensor
     t = tensor_type(tensor, "load")
     outer = [d for d in range(t.rank) if d != t.inner_dim]
-    rows = [d for d in outer if d not in load.op.squeeze]
+    rows = [d for d in outer if d not in load.block.squeeze]
     if t.rank >= TMA_MAX_RANK or load.smem.major != 1 or rows != outer[-1:]:
         return f"a tensor map of {tensor.name or load.name} cannot be cut into fours of rows"
     in_fours = tensor.defining_op is None and tensor.name in graph.facts.get("fours", ())
     if not in_fours or load.smem.shape[0] % 32:
         return f"the rows of {tensor.name or load.name} do not come in fours"
-    if not _by_four(load.op.offsets[rows[0]], loop):
+    if not _by_four(load.block.offsets[rows[0]], loop):
         return f"the first row of {load.name} may be no multiple of 4"
     return ""
 

@@ -35,10 +35,10 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import is_zero_tile
 from tiledsl.ws.analysis import needs_promotion
-from tiledsl.ws.analysis import operand_load
 from tiledsl.ws.loop_versions import Versions
 from tiledsl.ws.loop_versions import known_scalar
 from tiledsl.ws.loop_versions import loop_versions
+from tiledsl.ws.operands import operand_load
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.slot_vectors import address_ops
@@ -247,7 +247,7 @@ class PartialLoop:
         for item in self.vectors:
             slot = self.maker.get(item.op.result)
             with self.b.located(item.op.loc):
-                front = self.first_of(item.op) if most_in_front(item.op) else None
+                front = self.first_of(item.block) if most_in_front(item.block) else None
             for op, at in item.parts:
                 with self.b.located(op.loc):
                     first = self.part_at(front, at)

@@ -20,6 +20,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
@@ -36,6 +37,7 @@ from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
@@ -52,10 +54,10 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.handed import Handed
 from tiledsl.ws.handed import put_numbers
+from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import is_vector
 from tiledsl.ws.slot_vectors import loads_of
@@ -85,7 +87,7 @@ class Channel:
     loop: DotLoop | None = None
 
 
-def last_load(channel: Channel) -> Load:
+def last_load(channel: Channel) -> Load | pointer.Load:
     """The last load of a channel in the program."""
     loads = [item.op for item in channel.loads]
     region = loads[0].parent
@@ -404,7 +406,10 @@ class ProducerBuilder(RoleBuilder):
     def put(self, channel: Channel) -> None:
         """One put with every load of the channel."""
         b = self.b
-        places = [self.box_offsets(item.op, item.smem) for item in channel.loads]
+        places = [
+            () if item.is_copied else self.box_offsets(item.block, item.smem)
+            for item in channel.loads
+        ]
         op = aref.Put(
             channel.aref,
             multicast=channel.multicast,
@@ -416,6 +421,9 @@ class ProducerBuilder(RoleBuilder):
             tiles: list[Value] = []
             for item, offsets in zip(channel.loads, places, strict=True):
                 old = item.op
+                if isinstance(old, pointer.Load):
+                    tiles.append(self.copy(op.body, old, item))
+                    continue
                 load = Load(
                     self.get(old.tensor),
                     offsets,
@@ -425,6 +433,13 @@ class ProducerBuilder(RoleBuilder):
                 )
                 tiles.append(b.value(load, item.name))
             b.add(Yield(tuple(tiles)))
+
+    def copy(self, body: Region, old: pointer.Load, item: OperandLoad) -> Value:
+        """Copies by the threads of the role in the place of a load, and the tile that they fill."""
+        slot = body.add_arg(item.smem, item.name)
+        mask = self.get(old.mask) if old.mask is not None else None
+        self.b.add(Copy(slot, self.get(old.pointer), mask, loc=old.loc))
+        return slot
 
     def box_offsets(self, load: Load, smem: SmemType) -> tuple[Value, ...]:
         """Where the block that is copied starts: a vector's where copies may."""
@@ -539,7 +554,8 @@ def build_producer(
         first_warpgroup=0,
         num_warpgroups=1,
         registers=plan.producer_registers,
-        single_thread=True,
+        single_thread=not plan.copies,
+        copies=plan.copies,
     )
     builder.add(role)
     sources = [op.result for c in channels.values() for op in loads_of(c.loads)]

@@ -37,6 +37,7 @@ class Plan:
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     epilogue_slots: chunks of tiles that only the epilogue reads, in the ring of a role that loads
     them; 0 where the consumers load them.
+    copies: the threads of the load role copy an operand that no tensor map loads.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
     """
@@ -61,6 +62,7 @@ class Plan:
     store_buffers: int = 2
     producer_registers: int = 40
     consumer_registers: int = 232
+    copies: bool = False
     ctas_per_sm: int = 1
     l2_promotion_bytes: int = 256
     outer_stages: int = 1
@@ -112,6 +114,8 @@ class Plan:
             parts.append("epilogue in place")
         if self.epilogue_slots:
             parts.append(f"its tiles in {self.epilogue_slots} slots")
+        if self.copies:
+            parts.append("operands copied by threads")
         if self.swapped:
             parts.append("operands swapped")
         if self.consumer_registers:

@@ -16,6 +16,7 @@ from tiledsl.target import Target
 from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
+from tiledsl.ws.cost import copies_are_late
 from tiledsl.ws.cost import estimate
 from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
@@ -32,6 +33,12 @@ CHANNEL_REGS = 8
 """What a consumer needs to walk over the ring of an epilogue's channel."""
 VECTOR_REGS = 8
 """What a consumer needs for the vectors of a slot."""
+UNSTAGED_REGS = (128, 192)
+"""Of sums and what an epilogue loads, where it stores from registers: of bulk loads, and where
+threads copy, since a single role is slower then.
+"""
+COPY_REGS, COPIES_HELD = 56, 8
+"""Registers of a thread that copies, and for how many addresses of rows they suffice."""
 BARRIER_BYTES = 1024
 MOST_SUMS = 200
 """Registers of a thread for the tiles that a loop keeps, where two warpgroups share a tile."""
@@ -183,9 +190,10 @@ class Planner:
         if persistent_ok:
             plan = revised(base, persistent=persistent)
             yield plan
-            if persistent and s.top_level:
+            if persistent and s.top_level and not s.copied:
                 yield from self.clustered(plan, tile, p)
-        for split in (2, 4) if s.may_split and not base.ping_pong else ():
+        can_split = s.may_split and not base.ping_pong and not s.copied
+        for split in (2, 4) if can_split else ():
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
                 # Short loops of two wait for copies, not for each other.
@@ -257,7 +265,14 @@ class Planner:
         Its ring may take the place of slots of the loop's ring beyond the fourth.
         """
         s, split = self.shape, plan.warpgroups_per_tile > 1 and plan.split_dim == 1
-        if not s.streamable or plan.swapped or split or plan.split_k > 1 or tile[1] % 16:
+        if (
+            not s.streamable
+            or s.copied
+            or plan.swapped
+            or split
+            or plan.split_k > 1
+            or tile[1] % 16
+        ):
             return
         chunk = s.streamable * SmemType((tile[0], 64), _DTYPES[2], 1).bytes
         groups = plan.num_consumers * plan.store_buffers
@@ -276,7 +291,8 @@ class Planner:
         stored = s.stored_elements(plan, tile)
         extra = s.epilogue_regs(plan, tile)
         alone = s.chunk_regs(plan, tile, staged=p.staged)
-        if regs + alone > (224 if p.staged else 128) and (extra or not p.staged):
+        room = 224 if p.staged else UNSTAGED_REGS[bool(s.copied)]
+        if regs + alone > room and (extra or not p.staged):
             return None
         in_place = p.staged and regs + extra > 200 and extra > 0
         held = extra + (VECTOR_REGS if s.vectors else 0)
@@ -317,8 +333,9 @@ class Planner:
             num_stages=depth,
             in_place=in_place,
             raster_group=group,
-            **self.registers(plan, regs),
-            unit_axes=self.unit_axes(p),
+            **self.registers(plan, regs, tile),
+            copies=bool(s.copied),
+            unit_axes=() if s.copied else self.unit_axes(p),
             l2_promotion_bytes=256 if p.pitch_128 else 128,
             group_axis=self.group_axis(plan),
         )
@@ -363,10 +380,20 @@ class Planner:
             part[1 - plan.split_dim if turned else plan.split_dim] //= plan.warpgroups_per_tile
         return part[1 - major] * 128 * plan.num_consumers
 
-    def registers(self, plan: Plan, regs: int) -> dict[str, int]:
+    def copy_registers(self, plan: Plan, tile: tuple[int, int, int]) -> dict[str, int]:
+        """Threads that copy rows by index hold the addresses of all that they copy at once."""
+        copies = self.shape.copies(tile, indexed=True)
+        own = COPY_REGS + -(-6 * max(0, copies - COPIES_HELD) // 8) * 8
+        total = 65536 // 128 if plan.num_consumers == 3 else 504
+        most = (total - own) // plan.num_consumers // 8 * 8
+        return {"producer_registers": own, "consumer_registers": min(224, most)}
+
+    def registers(self, plan: Plan, regs: int, tile: tuple[int, int, int]) -> dict[str, int]:
         """setmaxnreg values: none when the launch registers suffice."""
         if plan.num_consumers == 1 or (plan.num_consumers == 2 and regs <= 64):
             return {"producer_registers": 0, "consumer_registers": 0}
+        if self.shape.copied:
+            return self.copy_registers(plan, tile)
         if plan.num_consumers == 3:
             return {"producer_registers": 32, "consumer_registers": 160}
         if plan.ping_pong or regs > MOST_SUMS:
@@ -436,6 +463,8 @@ class Planner:
         found: list[Ranked] = []
         for tile in tiles:
             problem = problem_of(tile)
+            if copies_are_late(problem) and not self.overrides.structural:
+                continue
             for cost, plan in self.plans(tile, problem):
                 found.append(Ranked(cost, plan, tile, self.registers_of(plan, tile)))
         found.sort(key=lambda r: (r.cost.clocks, -r.tile[0] * r.tile[1], r.plan.num_consumers))

@@ -71,7 +71,7 @@ def assign_scratch(
 
 
 def refuse_cooperation(role: Role) -> None:
-    """A single thread cannot exchange data with others.
+    """A single thread cannot exchange data with others, and threads that copy do not wait for that.
 
     Raises:
         ScheduleError: an op of the role would wait for threads that do not run it.
@@ -80,7 +80,7 @@ def refuse_cooperation(role: Role) -> None:
         if not hasattr(op, "scratch_bytes"):
             continue
         on_tiles = any(isinstance(v.type, TileType) for v in (*op.operands, *op.results))
-        if on_tiles or requested_bytes(op):
+        if (on_tiles and role.single_thread) or requested_bytes(op):
             name = op.opcode.rpartition(".")[2]
             raise ScheduleError(f"the addresses of loads depend on a {name} of a tile", op.loc)
 

@@ -28,7 +28,6 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.specs import AutoInt
@@ -39,11 +38,14 @@ from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import Declined
-from tiledsl.ws.analysis import OperandLoad
 from tiledsl.ws.analysis import analyze
+from tiledsl.ws.cost import COPY_CLOCKS
+from tiledsl.ws.cost import ROW_COPY_CLOCKS
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.kernel_shape import kernel_shape
+from tiledsl.ws.operands import OperandLoad
+from tiledsl.ws.operands import constant_value
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
@@ -53,6 +55,10 @@ from tiledsl.ws.stores import stored_geometry
 
 Grid = tuple[int, int, int]
 PROBE = {"M": 128, "N": 128, "K": 64}
+NO_ROOM = "no plan fits registers and shared memory; take a smaller tile"
+LATE = (
+    "no plan fits registers and shared memory, or the threads of a load role copy too slowly for it"
+)
 ALL_M = (8, 16, 32, 64, 128, 192, 256)
 ALL_N = (8, 16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 
@@ -164,8 +170,8 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     ranked = selector.rank()
     if not ranked:
         at = analysis.loops[0].loop.loc
-        reason = "no plan fits registers and shared memory; take a smaller tile"
-        return plain([Declined("warp_specialize", reason, at)])
+        why = LATE if analysis.copies else NO_ROOM
+        return plain([Declined("warp_specialize", why, at)])
     graphs: dict[tuple[int, int, int], TileGraph] = {}
 
     def lowered(tile: tuple[int, int, int]) -> TileGraph:
@@ -278,14 +284,21 @@ def names_of(tensor: Value) -> set[str]:
     return {t.name for t in tensors_of(tensor)}
 
 
-def _is_placed(load: Load, values: HostValues) -> bool:
+def _is_placed(item: OperandLoad, values: HostValues) -> bool:
     """Whether the host can tell where a program's block lies."""
+    if item.is_copied:
+        return False
     try:
-        for offset in load.offsets:
+        for offset in item.block.offsets:
             values.get(offset)
     except (Unknown, KeyError):
         return False
-    return len(tensors_of(load.tensor)) == 1
+    return len(tensors_of(item.block.tensor)) == 1
+
+
+def loaded_names(item: OperandLoad) -> set[str]:
+    """Names of the tensor arguments that an operand is loaded from; none where threads copy it."""
+    return set() if item.is_copied else names_of(item.block.tensor)
 
 
 class _Selector:
@@ -391,8 +404,10 @@ class _Selector:
         """The extent that the loop walks along, where its bounds depend on loaded data."""
         for item in self.analysis.loops[0].loads:
             args = self.request.launch.args
-            given = [args.get(t.name) for t in tensors_of(item.op.tensor)]
-            for dim, offset in enumerate(item.op.offsets):
+            if item.is_copied:
+                continue
+            given = [args.get(t.name) for t in tensors_of(item.block.tensor)]
+            for dim, offset in enumerate(item.block.offsets):
                 spans = [g.shape[dim] for g in given if isinstance(g, Extents)]
                 if offset is loop.iv and spans:
                     return max(spans)
@@ -430,6 +445,8 @@ class _Selector:
             self.shape.streamable,
             bool(self.shape.vectors),
             self.cuts_blocks(tile),
+            self.shape.copies(tile, indexed=True) * ROW_COPY_CLOCKS
+            + self.shape.copies(tile, indexed=False) * COPY_CLOCKS,
         )
 
     def cuts_blocks(self, tile: tuple[int, int, int]) -> bool:
@@ -440,9 +457,20 @@ class _Selector:
     @functools.cached_property
     def memory(self) -> tuple[bool, int, int]:
         """Whether loaded rows lie whole L2 lines apart, and the bytes loaded and stored."""
-        loaded = {n for f in self.analysis.loops for o in f.loads for n in names_of(o.op.tensor)}
+        loaded = {n for f in self.analysis.loops for o in f.loads for n in loaded_names(o)}
         stored = {n for s in self.analysis.stores for n in names_of(s.tensor)}
-        return self.pitch_128(loaded), self.bytes_of(loaded), self.bytes_of(stored)
+        copied = sum(self.copied_bytes(o) for f in self.analysis.loops for o in f.loads)
+        return self.pitch_128(loaded), self.bytes_of(loaded) + copied, self.bytes_of(stored)
+
+    def copied_bytes(self, item: OperandLoad) -> int:
+        """Bytes of an operand that threads copy, as if no two programs along its axes shared it."""
+        if not item.is_copied:
+            return 0
+        grid = self.request.launch.grid(self.fixed)
+        tiles = prod(grid[axis] for axis in item.axes)
+        step = constant_value(self.analysis.loops[0].loop.step)
+        trips = max(1, self.span // int(step or 1))
+        return tiles * trips * prod(item.smem.shape) * item.smem.dtype.bytes
 
     def rereads(self, grid: Grid) -> int:
         """How many programs read each tile of the operand with the most bytes."""
@@ -452,7 +480,7 @@ class _Selector:
     def largest(self) -> OperandLoad:
         """The operand with the most bytes."""
         loads = self.analysis.loops[0].loads
-        return max(loads, key=lambda o: self.bytes_of(names_of(o.op.tensor)))
+        return max(loads, key=lambda o: self.bytes_of(loaded_names(o)) + self.copied_bytes(o))
 
     def padding(self, tile: tuple[int, int, int], grid: Grid) -> tuple[float, float]:
         """Per operand, the share of the loaded rows that lies outside of the tensor.
@@ -477,8 +505,8 @@ class _Selector:
         out: list[float] = []
         for axes in self.shape.operand_axes:
             mine = [o for o in found.loads if o.axes == axes]
-            placed = all(_is_placed(o.op, values) for o in mine)
-            names = {n for o in mine for n in names_of(o.op.tensor)}
+            placed = all(_is_placed(o, values) for o in mine)
+            names = {n for o in mine for n in loaded_names(o)}
             rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
             out.append(rows if placed else 0.0)
         return (out[0], out[1])

@@ -41,6 +41,8 @@ from tiledsl.ir.ops import program
 from tiledsl.ir.ops import role
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.barrier import ArriveCopies
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -52,6 +54,7 @@ from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import Step
 from tiledsl.ws.check_program import cut_down
+from tiledsl.ws.check_state import WARPGROUP_THREADS
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import Does
 from tiledsl.ws.check_state import Fault
@@ -133,7 +136,10 @@ class InFlight(int):
 
 
 class Simulation(Coroutines):
-    """One cluster's run. flying: copies to shared memory under way."""
+    """One cluster's run.
+
+    flying: copies to shared memory under way. copies: of threads, which have not told of them yet.
+    """
 
     flies = True
 
@@ -154,6 +160,7 @@ class Simulation(Coroutines):
         self.program = program_
         self.flying: list[Callable[[], None]] = []
         self.wgmmas: dict[Thread, list[tuple[int, Callable[[], None]]]] = {}
+        self.copies: dict[Thread, list[Callable[[], None]]] = {}
         self.sent: dict[Thread, list[Callable[[], None]]] = {}
         self.partials: dict[tuple[int, int], dict[int, Array]] = {}
         self.machines: dict[Thread, Interpreter] = {}
@@ -290,6 +297,34 @@ class Simulation(Coroutines):
         def happen() -> None:
             fill(op, state, tensor, coords, part)
             b.receive(clock, num_bytes, op)
+
+        self.flying.append(happen)
+
+    def link_copy_lanes(self, t: Thread, op: CopyLanes) -> Does:
+        begin, slot = super().link_copy_lanes(t, op), t.slot(op.slot)
+
+        def copy() -> None:
+            begin()
+            machine, state = self.machines[t], slot.state
+            inputs = tuple(self.value(t, v) for v in op.inputs)
+            at, mask, _, origin = finish(op.places(machine, inputs))
+            state.data = _nothing(slot.type.shape, slot.type.dtype.numpy)
+
+            def happen() -> None:
+                state.data = machine.memory.gather(at, op.dtype, mask, 0, origin=origin)
+
+            self.copies.setdefault(t, []).append(happen)
+
+        return copy
+
+    def landed(self, t: Thread, b: Barrier, use: int, op: ArriveCopies) -> None:
+        copies, clock = self.copies.pop(t, []), t.clock
+        b.receives = True
+
+        def happen() -> None:
+            for copy in copies:
+                copy()
+            b.arrive(clock, use, WARPGROUP_THREADS, op)
 
         self.flying.append(happen)
 

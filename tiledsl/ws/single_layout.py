@@ -29,6 +29,7 @@ from tiledsl.ws.copy_rings import copy_rings
 from tiledsl.ws.fetch_ahead import fetch_ahead
 from tiledsl.ws.fetch_loop import Space
 from tiledsl.ws.fetch_loop import fetch_loops
+from tiledsl.ws.kept import keep_indexes
 from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
@@ -241,6 +242,7 @@ def _lay_out(
         notes += load_ahead(out, role.body, threads, fetches=fetches)
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
+        keep_indexes(out, role)
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
     if plan.num_ctas == 1:

@@ -36,6 +36,7 @@ from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
+from tiledsl.ir.passes.fold_sums import fold_sums
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.access_layouts import THREAD_BYTES
@@ -47,7 +48,6 @@ from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import prefetch_first_loads
-from tiledsl.ws.fold_sums import fold_sums
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.row_loops import LOOP_REGISTERS

@@ -17,6 +17,7 @@ from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.memory import Load
@@ -25,10 +26,10 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import OperandLoad
-from tiledsl.ws.analysis import constant_value
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.bulk import BULK_BYTES
+from tiledsl.ws.operands import OperandLoad
+from tiledsl.ws.operands import constant_value
 
 BOX_ELEMS = 256
 """Elements of a box along a dimension, at most."""
@@ -99,9 +100,9 @@ class SlotVector(OperandLoad):
         return max(at + _extent(op) for op, at in self.parts)
 
 
-def loads_of(items: Iterable[OperandLoad]) -> list[Load]:
+def loads_of(items: Iterable[OperandLoad]) -> list[Load | pointer.Load]:
     """Every load that what comes in a slot takes the place of."""
-    out: list[Load] = []
+    out: list[Load | pointer.Load] = []
     for item in items:
         out += [op for op, _ in item.parts] if isinstance(item, SlotVector) else [item.op]
     return out
@@ -128,7 +129,7 @@ class VectorSize:
 def vector_sizes(found: DotLoop) -> tuple[VectorSize, ...]:
     """The vectors of a loop."""
     return tuple(
-        VectorSize(item.extent, item.smem.dtype.bytes, most_in_front(item.op))
+        VectorSize(item.extent, item.smem.dtype.bytes, most_in_front(item.block))
         for item in slot_vectors(found)
     )
 
@@ -153,7 +154,7 @@ def slot_vectors(found: DotLoop) -> tuple[SlotVector, ...]:
         assert smem is not None
         axes = frozenset[int]().union(*(program_axes(o) for o in op.offsets))
         name = op.result.name or tensors_of(op.tensor)[0].name or "x"
-        out.append(SlotVector(op, smem, axes, name, parts))
+        out.append(SlotVector(op, smem, axes, name, parts=parts))
     return tuple(out)
 
 

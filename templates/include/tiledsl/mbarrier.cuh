@@ -46,6 +46,7 @@ TDSL_FN void mbarrier_arrive_cluster(u32 bar, u32 cta) {
 // cp.async.mbarrier.arrive.noinc: arrives once the thread's earlier cp.async have landed. Thread.
 // ISA: cp.async.mbarrier.arrive.
 TDSL_FN void mbarrier_arrive_cp_async(u32 bar) {
+  TDSL_UNLESS_STALLED
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 // mbarrier.try_wait.parity: has the phase of this parity completed? May suspend a bounded time;

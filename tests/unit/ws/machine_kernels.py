@@ -17,9 +17,15 @@ import tiledsl.language as tl
 from tests.emulation.matmuls import compiled
 from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import matmul
+from tests.ring_kernels import copied_kernel
+from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import gathered_want
 from tiledsl.compiler import Kernel
 from tiledsl.ir.graph import TileGraph
 from tiledsl.runtime.interop import from_numpy
+from tiledsl.runtime.interop import numpy_view
+from tiledsl.simulator import bound_arguments
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 sys.setrecursionlimit(100_000)  # Graphs are copied by pickling.
@@ -73,8 +79,9 @@ class Case:
         return self.kernel.machine
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments with a fresh result of NaNs."""
-        return {**self.inputs, self.result: np.full(self.want.shape, np.nan, BF16)}
+        """Arguments with a fresh result of NaNs, and the views of pointers among them."""
+        given = {**self.inputs, self.result: np.full(self.want.shape, np.nan, BF16)}
+        return {**given, **bound_arguments(self.graph, given)}
 
     def is_right(self, got: np.ndarray) -> bool:
         return bool((np.abs(got.astype(np.float32) - self.want) <= self.bound).all())
@@ -88,12 +95,14 @@ STRUCTURES: dict[str, dict[str, object]] = {
     "split-K": {"BM": 128, "BN": 64, "split_k": 2, "num_stages": 3},
     "single tile": {"BM": 64, "BN": 64, "persistent": False, "split_k": 1, "num_stages": 3},
 }  # fmt: skip
-NAMES = [*STRUCTURES, "attention", "causal attention"]
+NAMES = [*STRUCTURES, "attention", "causal attention", "copies"]
 
 
 @functools.cache
 def case(name: str) -> Case:
     """A case by name."""
+    if name == "copies":
+        return _copies()
     return _attention(causal="causal" in name) if name not in STRUCTURES else _matmul(name)
 
 
@@ -106,6 +115,16 @@ def _matmul(name: str) -> Case:
     kernel = compiled(matmul, tuple(map(from_numpy, (a, b, c))), grid, **STRUCTURES[name])
     want = a.astype(np.float32) @ b.astype(np.float32)
     return Case(kernel, {"a": a, "b": b}, "c", (*grid(kernel.constants)[:2], 1), want, 0.5)
+
+
+def _copies() -> Case:
+    """Rows by an index tensor, which the threads of the load role copy."""
+    arguments = gathered_args(256, 256, 64 * 8, (128, 128, 64))
+    structure = {k: v for k, v in STRUCTURES["cooperative"].items() if k not in ("BM", "BN")}
+    kernel, given = copied_kernel(gathered_matmul, arguments, grid=(2, 2, 1), **structure)
+    inputs = {n: numpy_view(v) if hasattr(v, "numel") else v for n, v in given.items()}
+    want = gathered_want(arguments).numpy()
+    return Case(kernel, inputs, "c_ptr", (2, 2, 1), want, 0.5)
 
 
 def _attention(*, causal: bool) -> Case:

@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any
 
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.graph import clone_op
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
@@ -18,6 +19,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import Setup
 
@@ -54,7 +56,7 @@ def drop(_: TileGraph, op: Op) -> None:
 
 def double(_: TileGraph, op: Op) -> None:
     ops = op.parent.ops
-    copy = op.rebuild({})
+    copy = clone_op(op, {}) if op.regions else op.rebuild({})
     copy.parent = op.parent
     ops.insert(ops.index(op), copy)
 
@@ -192,7 +194,7 @@ def empty(v: Any) -> bool:
 
 def in_producer(op: Op) -> bool:
     role = role_of(op)
-    return role is not None and role.single_thread
+    return role is not None and (role.single_thread or role.copies)
 
 
 def before(cls: type[Op] | UnionType, op: Op, *, within: int = 99) -> bool:
@@ -297,6 +299,13 @@ MUTATIONS = [
     Mutation("load twice", is_a(T.Load), double),
     Mutation("a load behind its slot", is_a(T.Load), put(offset_bytes=lambda n: n + 1 << 14)),
     Mutation("a load tells another mbarrier", is_a(T.Load), other_ring),
+    Mutation("drop a copy of threads", is_a(CopyLanes), drop),
+    Mutation("copy twice", is_a(CopyLanes), double),
+    Mutation("drop the arrival of copies", is_a(B.ArriveCopies), drop),
+    Mutation("an arrival of copies twice", is_a(B.ArriveCopies), double),
+    Mutation("copies tell another mbarrier", is_a(B.ArriveCopies), other_ring),
+    Mutation("the arrival comes before the copies", is_a(B.ArriveCopies), before_last(CopyLanes)),
+    Mutation("the proxy fence comes before the wait", where(B.AsyncFence, lambda o: before(B.MbarrierWait, o, within=1)), before_last(B.MbarrierWait)),
     Mutation("one trip more in the producer", is_loads_loop, one_trip_more),
     Mutation("the expect comes before the wait", where(B.MbarrierWait, lambda o: after(B.ExpectTx, o, within=1)), swap_with_next(B.ExpectTx)),
     # wgmma

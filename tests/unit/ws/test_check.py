@@ -268,11 +268,11 @@ def test_who_knows_a_phase_knows_those_before() -> None:
     first, second = run.threads[:2]
     b.expected = 1
     op = graph.body.ops[0]
-    b.arrive(first, 0, 1, op)
+    b.arrive(first.clock, 0, 1, op)
     assert not b.is_over(second.clock, 0)
     first.clock |= b.done
     first.tick()
-    b.arrive(first, 1, 1, op)
+    b.arrive(first.clock, 1, 1, op)
     second.clock |= b.done
     assert b.is_over(second.clock, 0)
     assert b.is_over(second.clock, 1)
@@ -280,7 +280,7 @@ def test_who_knows_a_phase_knows_those_before() -> None:
     assert second.clock & b.ends[0]
     assert not second.clock & first.clock & ~b.done & first.now
     with pytest.raises(Fault, match="an arrival for phase 2 may fall into phase 1"):
-        b.arrive(run.threads[2], 2, 1, op)
+        b.arrive(run.threads[2].clock, 2, 1, op)
 
 
 def test_the_launch_for_uneven_tiles_is_uneven() -> None:

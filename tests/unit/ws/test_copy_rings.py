@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.copy_kernels import changing_rows
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import paged_args
@@ -75,21 +76,21 @@ def test_two_ctas_of_an_sm() -> None:
 
 
 def test_rings_are_preferred_to_roles() -> None:
-    """Where the threads copy all that the loop loads, a producer would have nothing to do."""
-    args = meta(gathered_args(256, 256, 256, (128, 128, 64)))
-    report = gathered_matmul.report(*args, grid=(2, 2))
+    """Where threads copy all that the loop loads, and a load role would wait for indexes."""
+    args = meta([*gathered_args(256, 256, 256, (128, 128, 64))[:7], 128, 128, 64])
+    report = changing_rows.report(*args, grid=(2, 2))
     assert "warp_specialize: threads copy what the loop loads" in report
-    assert "has no ring" not in gathered_matmul.report(*args, grid=(2, 2), num_stages=3)
+    assert "has no ring" not in changing_rows.report(*args, grid=(2, 2), num_stages=3)
     report = strided_matmul.report(*meta(strided_args(256, 256, 97, (128, 128, 64))), grid=(2, 2))
     assert "consumers" in report
     assert "a is not copied ahead of its iteration: 2 bytes side by side are aligned" in report
 
 
 def test_roles_that_are_asked_for() -> None:
-    args = meta(gathered_args(256, 256, 256, (128, 128, 64)))
-    assert "2 consumers" in gathered_matmul.report(*args, grid=(2, 2), num_consumers=2)
+    args = meta([*gathered_args(256, 256, 256, (128, 128, 64))[:7], 128, 128, 64])
+    assert "2 consumers" in changing_rows.report(*args, grid=(2, 2), num_consumers=2)
     with pytest.raises(ScheduleError):
-        gathered_matmul.report(*args, grid=(2, 2), swap_operands=True)
+        changing_rows.report(*args, grid=(2, 2), swap_operands=True)
 
 
 def test_indexes_that_outputs_need_too() -> None:

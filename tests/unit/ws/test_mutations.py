@@ -24,6 +24,8 @@ WAITED = "another wait for no pending groups stands between, which gives the val
 EQUIVALENT: dict[tuple[str, str], tuple[int, str]] = {
     ("cooperative", "one wgmma group more in flight"): (1, WAITED),
     ("cooperative", "results before their wait"): (1, WAITED),
+    ("copies", "one wgmma group more in flight"): (1, WAITED),
+    ("copies", "results before their wait"): (1, WAITED),
     ("split-K", "a cursor stays in a consumer"): (1, LAST),
     ("split-K", "a cursor moves twice"): (1, LAST),
     ("split-K", "one wgmma group more in flight"): (1, WAITED),

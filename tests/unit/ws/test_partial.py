@@ -56,6 +56,14 @@ def fading(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
 def stored_parts(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
     for k in range(0, a.shape[1], 128):
         c.store((0, k), tl.dot(a.load((0, k), (128, 128)), b.load((k, 0), (128, 128))))
+
+
+@tiledsl.jit
+def added(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    acc = tl.zeros((128, 256), tl.float32)
+    for k in range(0, a.shape[1], 64):
+        acc += tl.dot(a.load((0, k), (128, 64)), b.load((k, 0), (64, 256)))
+    c.store((0, 0), acc)
 # fmt: on
 
 
@@ -359,6 +367,18 @@ def test_only_sums_are_split() -> None:
         first(request)
     request = fading.request_for(arguments(128, 128, 1024), {}, (1,))[1]
     assert isinstance(first(request).plan, Plan)
+
+
+def test_products_that_are_only_added_are_sums_of_the_tensor_core() -> None:
+    """Two tiles of 128 x 256 in registers would not fit two warpgroups."""
+    a, b, c = (
+        torch.empty(s, device="meta", dtype=torch.bfloat16)
+        for s in ((128, 512), (512, 256), (128, 256))
+    )
+    kernel = first(added.request_for((a, b, c), {}, (1,))[1])
+    assert kernel.plan.describe().startswith("2 consumers cooperative")
+    assert kernel.analysis is not None
+    assert not kernel.analysis.loops[0].partial
 
 
 def test_a_loop_that_stores_its_products_is_left_to_other_forms() -> None:

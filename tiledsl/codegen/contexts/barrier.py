@@ -136,7 +136,22 @@ def wait(op: ops.MbarrierWait, e: Emission) -> WaitContext:
 @emits("barrier.expect_tx")
 def expect_tx(op: ops.ExpectTx, e: Emission) -> ArriveContext:
     """`mbarrier_expect_tx(full_1 + 8 * c_1.slot, 40960);`."""
-    return ArriveContext(mbarrier_address(e, op.barriers, op.cursor), op.num_bytes)
+    variant = by_leader(e)
+    return ArriveContext(mbarrier_address(e, op.barriers, op.cursor), op.num_bytes, variant=variant)
+
+
+def by_leader(e: Emission) -> str:
+    """The variant of what one thread of a role does: of many threads, one of the first warp."""
+    if e.place.is_single:
+        return ""
+    e.use("warp")
+    return "leader"
+
+
+@emits("barrier.arrive_copies")
+def arrive_copies(op: ops.ArriveCopies, e: Emission) -> ArriveContext:
+    """`mbarrier_arrive_cp_async(full_1 + 8 * c_1.slot);`."""
+    return ArriveContext(mbarrier_address(e, op.barriers, op.cursor))
 
 
 @emits("barrier.arrive")

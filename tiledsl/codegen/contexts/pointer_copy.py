@@ -24,7 +24,9 @@ from tiledsl.codegen.registry import yields_to
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.ops import pointer_copy as ops
 from tiledsl.ir.ops.smem import smem_type
+from tiledsl.ir.types import TileType
 
+COPIES_AT_ONCE = 8
 _LANES = ("pointer.copy_lanes", "pointer.fetch_lanes", "pointer.prefetch_lanes")
 enters(*_LANES)(enter_lanes)
 yields_to(*_LANES)(yield_lanes)
@@ -35,7 +37,7 @@ class CopyContext:
     """A loop over vectors of `width` elements.
 
     at: the function of their addresses. call: the copy of one. line, byte: where register `i` goes
-    in the slot. only: the registers and threads that have something to copy.
+    in the slot. only: the registers and threads that have something to copy. unroll: iterations.
     """
 
     at: str
@@ -48,6 +50,7 @@ class CopyContext:
     line: str
     byte: str
     only: str
+    unroll: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,15 @@ def copy_lanes(op: ops.CopyLanes, e: Emission, body: str) -> CopyContext:
         line or "0",
         coords[major] if size == 1 else f"({coords[major]}) * {size}",
         _only(op.layout, op.shape, coords, e),
+        _unrolled(op, e),
     )
+
+
+def _unrolled(op: ops.CopyLanes, e: Emission) -> str:
+    """How many copies of a load role are made at once: the compiler keeps all their addresses."""
+    many = op.layout.num_regs // op.width > COPIES_AT_ONCE
+    held = any(isinstance(v.type, TileType) for v in op.inputs)
+    return f" {COPIES_AT_ONCE // 2}" if e.place.copies and many and not held else ""
 
 
 def _only(layout: Layout, shape: tuple[int, ...], coords: list[str], e: Emission) -> str:

@@ -43,7 +43,7 @@ def enter_role(op: ops.Role, e: Emission) -> None:
     if not _fills_block(op, e):
         e.use("warpgroup")
     place = Place(op.first_warpgroup, op.num_warpgroups, op.num_warps, op.num_ctas, dealt=op.dealt)
-    place.name, place.is_single = op.name, op.single_thread
+    place.name, place.is_single, place.copies = op.name, op.single_thread, op.copies
     e.places.append(place)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.codegen.contexts.barrier import by_leader
 from tiledsl.codegen.contexts.barrier import mbarrier_address
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
@@ -102,7 +103,7 @@ def load(op: ops.Load, e: Emission) -> LoadContext:
         smem += f" + {e.atom(op.part)} * {op.part_bytes}"
     barrier = mbarrier_address(e, op.barriers, op.cursor)
     at = coordinates(e, op.coords)
-    variant = "watched" if e.watch is not None else ""
+    variant = "_".join(v for v in (by_leader(e), "watched" if e.watch is not None else "") if v)
     return LoadContext(function, smem, map_of(e, op.map, op.item), barrier, extra, at, variant)
 
 

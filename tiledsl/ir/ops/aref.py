@@ -48,7 +48,8 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
     entry. Or no loads: yields the i32 scalars of its one payload entry, which the putting thread
-    writes itself.
+    writes itself. An entry that the threads of the role copy (pointer.copy) has its tile in shared
+    memory as an argument of the body, which is yielded for it.
     multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to
     all.
     hints: per payload entry, the L2 eviction priority ("evict_first", "evict_last" or "").

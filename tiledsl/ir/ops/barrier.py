@@ -95,7 +95,7 @@ class MbarrierWait(Op, opcode="barrier.wait", levels=MACHINE, effect=Effect.SYNC
 
 
 class ExpectTx(Op, opcode="barrier.expect_tx", levels=MACHINE, effect=Effect.SYNC):
-    """Arrives at the cursor's mbarrier and announces `num_bytes` of asynchronous copies."""
+    """One thread of the role arrives at the cursor's mbarrier: `num_bytes` of copies will come."""
 
     barriers: Value = operand()
     cursor: Value = operand()
@@ -128,6 +128,20 @@ class Arrive(Op, opcode="barrier.arrive", levels=MACHINE, effect=Effect.SYNC):
     cluster_size: int = attribute(default=1)
     single_thread: bool = attribute(default=False)
     converge: bool = attribute(default=False)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class ArriveCopies(Op, opcode="barrier.arrive_copies", levels=MACHINE, effect=Effect.SYNC):
+    """Every thread of the role arrives at the cursor's mbarrier once its copies have landed.
+
+    Those are all that it started before (`pointer.copy_lanes`); it does not wait for them.
+    Ref: PTX ISA, cp.async.mbarrier.arrive.noinc.
+    """
+
+    barriers: Value = operand()
+    cursor: Value = operand()
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()

@@ -25,6 +25,7 @@ class Hint(Op, opcode="elementwise.hint"):
 
     divisibility: divides the first element of each run of consecutive ones. contiguity: length of
     these runs. constancy: length of runs of equal elements. Empty where nothing is stated.
+    kept: the compiler makes it once and keeps it in registers, instead of where it is used.
     """
 
     macro_waiver = "it stands for its operand"
@@ -33,6 +34,7 @@ class Hint(Op, opcode="elementwise.hint"):
     divisibility: tuple[int, ...] = attribute(default=())
     contiguity: tuple[int, ...] = attribute(default=())
     constancy: tuple[int, ...] = attribute(default=())
+    kept: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         if element_dtype(self.a, "hint").is_float:

@@ -30,6 +30,7 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     num_ctas: CTAs of a cluster that run the body together; layouts count the warps of all of them.
     dealt: a layout's warps are dealt out over these CTAs in turns, from the last warp of each down;
     else each CTA has a run of them.
+    copies: its threads copy operands for other roles, and exchange nothing with each other.
     warp: of a single thread, the warp of its warpgroup; a role of another warp than the first
     shares the warpgroup of the role before it, and its registers.
     Ref: PTX ISA, setmaxnreg.
@@ -45,6 +46,7 @@ class Role(Op, opcode="role.role", levels=LOWER, effect=Effect.CONTROL):
     num_ctas: int = attribute(default=1)
     dealt: bool = attribute(default=False)
     warp: int = attribute(default=0)
+    copies: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:

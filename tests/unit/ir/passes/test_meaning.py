@@ -21,7 +21,7 @@ from tiledsl.ir.passes.manager import run_passes
 
 TILE_LEVEL = sorted(name for name, p in passes().items() if p.consumes == Level.TILE)
 # These multiply by a reciprocal, sum in another order or move a factor; the others keep every bit.
-ROUNDS_ELSEWHERE = ("fast-math", "defer-sums", "fold-scales")
+ROUNDS_ELSEWHERE = ("fast-math", "defer-sums", "fold-scales", "fold-sums")
 BLOCK = {"BM": 32, "BN": 32, "BK": 16}
 
 

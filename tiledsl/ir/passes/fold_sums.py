@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Level
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import tile
+from tiledsl.ir.passes.manager import PassReport
+from tiledsl.ir.passes.manager import register_pass
+from tiledsl.target import Target
 
 
-def fold_sums(graph: TileGraph) -> int:
+@register_pass("fold-sums", consumes=Level.TILE, produces=Level.TILE)
+def fold_sums_pass(graph: TileGraph, target: Target) -> PassReport:
+    """`acc += dot(a, b)` as `dot(a, b, acc)`, where a loop carries `acc`.
+
+    What else is added to a product may come late, as its scale does, and be added by CUDA cores.
+    """
+    del target
+    return PassReport("fold-sums", fold_sums(graph, only_carried=True))
+
+
+def fold_sums(graph: TileGraph, *, only_carried: bool = False) -> int:
     """Rewrites the dots of a graph in place; returns how many were folded.
 
     A dot is folded where it starts from zero and nothing but one sum, in the same region, takes it.
+    only_carried: and where what it is added to is carried by the loop around it.
     """
     count = 0
     for dot in graph.find(mma.Dot):
@@ -23,6 +39,8 @@ def fold_sums(graph: TileGraph) -> int:
         if not isinstance(total, ew.Add) or total.parent is not dot.parent:
             continue
         other = total.b if users[0].index == 0 else total.a
+        if only_carried and not (isinstance(other.owner, Region) and other.owner is dot.parent):
+            continue
         made = mma.Dot(
             dot.a, dot.b, other, precision=dot.precision, promote=dot.promote,
             loc=dot.loc, names=(total.result.name,),

@@ -1,0 +1,103 @@
+"""Index math that is done once for a loop of copies: rows that a division finds stay in registers.
+
+Addresses are made anew where they are used, which costs less than to keep them, unless a division
+is among what they are made of: a loop that copies would divide for each copy of each iteration.
+"""
+
+from __future__ import annotations
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import FloorDiv
+from tiledsl.ir.ops.elementwise import Mod
+from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.pointer_copy import Copy
+from tiledsl.ir.ops.role import Role
+from tiledsl.ir.types import TileType
+from tiledsl.ws.accesses import fuse_accesses
+from tiledsl.ws.free import VIEWS
+from tiledsl.ws.free import is_index
+from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.layouts import assign_layouts
+
+
+def lay_out_copies(graph: TileGraph, roles: list[Role]) -> list[str]:
+    """Lays out roles that copy, with the computation of their addresses; notes of the layouts."""
+    notes: list[str] = []
+    for role in roles:
+        keep_indexes(graph, role)
+        notes += assign_layouts(graph, role.body, role.num_warps)
+        fuse_accesses(graph, role.body, graph.facts.get("divisors", {}))
+        fuse_elementwise(graph, role.body)
+    return notes
+
+
+def keep_indexes(graph: TileGraph, role: Role) -> int:
+    """Keeps rows and columns of indexes from in front of the loops of copies; returns how many."""
+    finder = _Finder()
+    for copy in [op for op in role.body.walk() if isinstance(op, Copy)]:
+        loop = next((op for op in graph.enclosing(copy) if isinstance(op, For)), None)
+        if loop is not None:
+            finder.look(loop, [v for v in (copy.pointer, copy.mask) if v is not None])
+    for value in finder.found:
+        op = value.defining_op
+        assert op is not None
+        held = Hint(value, kept=True, loc=op.loc, names=(value.name,))
+        graph.insert_after(op, held)
+        graph.replace_uses(value, held.result, keep=[held])
+    return len(finder.found)
+
+
+class _Finder:
+    """found: what is to be kept, in the order in which it was found."""
+
+    def __init__(self) -> None:
+        self.found: dict[Value, None] = {}
+        self._seen: set[Value] = set()
+        self._slow: dict[Value, bool] = {}
+
+    def look(self, loop: For, values: list[Value]) -> None:
+        """Looks behind what copies in a loop take."""
+        inside = {op.id for op in loop.body.walk()}
+        work = list(values)
+        while work:
+            value = work.pop()
+            op = value.defining_op
+            if op is None or value in self._seen or not isinstance(value.type, TileType):
+                continue
+            self._seen.add(value)
+            is_narrow = sum(n > 1 for n in value.type.shape) <= 1
+            if op.id not in inside and is_narrow and self.is_slow(value):
+                self.found[value] = None
+            elif isinstance(op, VIEWS) or is_index(op):
+                work += op.operands
+
+    def is_slow(self, value: Value) -> bool:
+        """Whether a division is among the index math behind a tile."""
+        if value not in self._slow:
+            op = value.defining_op
+            self._slow[value] = op is not None and self._is_slow(op)
+        return self._slow[value]
+
+    def _is_slow(self, op: Op) -> bool:
+        if not (isinstance(op, VIEWS) or is_index(op)):
+            return False
+        return _divides(op) or any(self.is_slow(v) for v in op.operands if _is_tile(v))
+
+
+def _is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType)
+
+
+def _divides(op: Op) -> bool:
+    """Whether an op divides by something else than a power of two that is known."""
+    if not isinstance(op, FloorDiv | Mod):
+        return False
+    by = op.b.defining_op
+    while isinstance(by, tile.Splat | tile.Broadcast | tile.ExpandDims):
+        by = by.a.defining_op
+    return not (isinstance(by, Constant) and int(by.value).bit_count() == 1)

@@ -213,7 +213,8 @@ def with_views(request: Request) -> Request:
 
     A kernel that has no dot has none.
     """
-    if not any(isinstance(s, PointerSpec) for s in request.specs.values()):
+    pointers = any(isinstance(s, PointerSpec) for s in request.specs.values())
+    if not (pointers or request.copies):
         return request
     graph = device_graph(request, probe_constants(request.constants))
     specs, args = described(graph.facts["views"], request.specs, request.launch.args)

@@ -252,7 +252,7 @@ def int8_matmul(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, BM: tl.constexpr = 128
 @tiledsl.jit
 def gathered_matmul(x, index, w: tl.Tensor, c: tl.Tensor, K, T, BM: tl.constexpr = 64,
                     BN: tl.constexpr = 64, BK: tl.constexpr = 64):
-    """Rows of x by index: the left operand is gathered by the consumers."""
+    """Rows of x by index: the threads of the load role copy the left operand."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     at = m + tl.arange(0, BM)
     rows = tl.load(index + at, mask=at < T, other=0).to(tl.int64)

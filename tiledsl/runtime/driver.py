@@ -316,6 +316,20 @@ def max_active_clusters(
         )
 
 
+def gather_clusters(kernel: Function, *, on: bool) -> None:
+    """Lets CTAs of a cluster share SMs as they find room, or spreads them again (the default)."""
+    cuda = bindings()
+    key = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+    policies = cuda.CUclusterSchedulingPolicy
+    policy = (
+        policies.CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING
+        if on
+        else policies.CU_CLUSTER_SCHEDULING_POLICY_DEFAULT
+    )
+    with on_device(kernel.device):
+        check(cuda.cuFuncSetAttribute(kernel.function, key, int(policy)), "schedule clusters")
+
+
 def global_of(kernel: Function, name: str) -> int:
     """Address of a variable of a kernel's module. Raises LaunchError."""
     found = bindings().cuModuleGetGlobal(kernel.module, name.encode())

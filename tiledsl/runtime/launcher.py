@@ -92,10 +92,22 @@ class Loaded:
         ctas = max(module.grid.cluster_size, module.grid.split_k)
         self.resident_clusters = driver.num_sms(device) * module.grid.ctas_per_sm // ctas
         if module.grid.mode == "persistent" and ctas > CERTAIN_CLUSTER:
-            active = driver.max_active_clusters(
-                self.kernel, ctas, module.num_threads, module.smem_bytes
-            )
-            self.resident_clusters = min(self.resident_clusters, active)
+            self.resident_clusters = self._active_clusters(module, ctas)
+
+    def _active_clusters(self, module: KernelModule, ctas: int) -> int:
+        """Clusters that run at once; their CTAs share SMs where more of them do then.
+
+        Spread over SMs, clusters of 4 with two CTAs on an SM leave 8 of 132 SMs empty.
+        """
+        shape = (ctas, module.num_threads, module.smem_bytes)
+        spread = driver.max_active_clusters(self.kernel, *shape)
+        if spread >= self.resident_clusters:
+            return self.resident_clusters
+        driver.gather_clusters(self.kernel, on=True)
+        gathered = driver.max_active_clusters(self.kernel, *shape)
+        if gathered <= spread:
+            driver.gather_clusters(self.kernel, on=False)
+        return min(self.resident_clusters, max(spread, gathered))
 
 
 class Launcher:

@@ -96,6 +96,7 @@ def install(monkeypatch, *, one_device: bool = False) -> FakeDriver:
     monkeypatch.setattr(driver, "require_target", lambda *_: None)
     monkeypatch.setattr(driver, "num_sms", lambda _: 132)
     monkeypatch.setattr(driver, "max_active_clusters", lambda *_: 66)
+    monkeypatch.setattr(driver, "gather_clusters", lambda *_, **__: None)
     monkeypatch.setattr(driver, "load", fake.load)
     monkeypatch.setattr(signature_module, "device_of", lambda _: Device("cuda", 0))
     monkeypatch.setattr(params_module, "encoder", lambda _: lambda *_key: b"m" * 128)

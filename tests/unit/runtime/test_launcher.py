@@ -2,11 +2,13 @@
 
 import ctypes
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.unit.runtime.fake_driver import install
 from tiledsl import dtypes
 from tiledsl.codegen.c_launcher import source_text
 from tiledsl.codegen.module import GridParam
@@ -20,11 +22,13 @@ from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import InternalError
 from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
+from tiledsl.runtime import launcher
 from tiledsl.runtime import params as params_module
 from tiledsl.runtime.launcher import check_user_grid
 from tiledsl.runtime.launcher import launch_grid
 from tiledsl.runtime.params import Packer
 from tiledsl.runtime.tensor_map import map_facts
+from tiledsl.target import HOPPER
 
 PERSISTENT = GridSpec("persistent")
 PAIRS = GridSpec("persistent", cluster_axis=0, cluster_size=2)
@@ -277,3 +281,26 @@ def test_other_gpus_are_refused(monkeypatch):
             driver.require_target(0)
     monkeypatch.setattr(driver, "compute_capability", lambda _: (9, 0))
     driver.require_target(0)
+
+
+@pytest.mark.parametrize(
+    ("spread", "gathered", "want", "policies"),
+    [
+        (62, 66, 66, [True]),  # Clusters of 4, two CTAs on an SM: eight SMs would be empty.
+        (60, 60, 60, [True, False]),  # No more of them: spread as before.
+        (66, 66, 66, []),
+        (70, 70, 66, []),  # The plan's CTAs on an SM are the limit.
+    ],
+)
+def test_clusters_share_sms_where_more_are_resident(monkeypatch, spread, gathered, want, policies):
+    found = []
+    install(monkeypatch)
+    monkeypatch.setattr(driver, "gather_clusters", lambda _, *, on: found.append(on))
+    active = lambda *_: gathered if found and found[-1] else spread  # noqa: E731
+    monkeypatch.setattr(driver, "max_active_clusters", active)
+    monkeypatch.setattr(launcher, "call_of", lambda function: function)
+    grid = GridSpec("persistent", cluster_axis=0, cluster_size=4, ctas_per_sm=2)
+    module = KernelModule("kernel", "", (), (), 512, 65536, 4, grid)
+    loaded = launcher.Loaded(module, SimpleNamespace(cubin=b""), HOPPER, 0)
+    assert loaded.resident_clusters == want
+    assert found == policies

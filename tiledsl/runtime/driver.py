@@ -326,7 +326,7 @@ def gather_clusters(kernel: Function, *, on: bool) -> None:
         if on
         else policies.CU_CLUSTER_SCHEDULING_POLICY_DEFAULT
     )
-    with on_device(kernel.device):
+    with on_device(kernel.device), _relaxed_capture():
         check(cuda.cuFuncSetAttribute(kernel.function, key, int(policy)), "schedule clusters")
 
 

@@ -43,6 +43,8 @@ from tiledsl.ws.simulate import simulate
 from tiledsl.ws.single_role import SinglePlan
 
 TRIED = "tried by the fuzzer"
+NO_REGISTERS = "C7602"
+"""What ptxas says of an instruction with more registers than a thread has."""
 
 
 class Runner:
@@ -240,6 +242,9 @@ class Runner:
         try:
             facts = compile_module(made.module, options=call.nvrtc_options)
         except TileError as error:
+            if NO_REGISTERS in error.message and not isinstance(made.plan, SinglePlan):
+                self.out.reasons.append("ptxas has no registers for a plan, which is given up")
+                return
             self.found("crash: nvrtc", f"{error.message}; plan {made.plan.describe()}")
             return
         self.took(time.process_time() - begin)

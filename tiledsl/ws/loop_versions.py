@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from tiledsl.dtypes import int1
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import splat_source
+from tiledsl.ir.analysis.remainders import remainders
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -120,10 +120,10 @@ def few_numbers(op: Op | None) -> tuple[int, ...]:
     size = constant_value(op.b) if isinstance(op, Mod) else None
     if not isinstance(op, Mod) or not isinstance(op.result.type, ScalarType):
         return ()
-    facts = AxisFacts({}).of(op.a)
-    if not isinstance(size, int) or size < 1 or not facts.positive:
+    facts = AxisFacts({})
+    if not isinstance(size, int) or size < 1 or not facts.of(op.a).positive:
         return ()
-    numbers = range(0, size, gcd(facts.every, size))
+    numbers = remainders(op.a, size, facts)
     return tuple(numbers) if len(numbers) <= MOST_VERSIONS else ()
 
 

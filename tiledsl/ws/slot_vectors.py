@@ -144,6 +144,7 @@ def slot_vectors(found: DotLoop) -> tuple[SlotVector, ...]:
         for op in found.loop.body.ops
         if isinstance(op, Load)
         and op.id not in operands
+        and tensor_type(op.tensor, "load").inner_dim is not None
         and _smem_of(op, _extent(op)) is not None
         and address_ops(found.loop, op) is not None
     ]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 from tiledsl.dtypes import int32
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import splat_source
+from tiledsl.ir.analysis.remainders import remainders
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
@@ -87,8 +87,8 @@ def blocks_of(index: Value, facts: AxisFacts) -> Blocks | None:
     if not facts.of(start).positive or not _is_first(start, size, less):
         return None
     of_start = _remainder_of(start, size)
-    step = gcd(facts.of(start).every, size)
-    return Blocks(start, size, of_start, -(-(columns.end + size - step) // size))
+    inside = remainders(start, size, facts)[-1]
+    return Blocks(start, size, of_start, -(-(columns.end + inside) // size))
 
 
 def _is_first(start: Value, size: int, less: Value | None) -> bool:
@@ -110,8 +110,8 @@ def _unfold(graph: TileGraph, op: Gather, load: Load, found: Blocks) -> None:
     assert isinstance(op.a.type, TileType)
     assert isinstance(op.result.type, TileType)
     shape, name = op.result.type.shape, op.result.name
+    parts = _elements(graph, load, min(found.most, op.a.type.shape[0]))
     b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
-    parts = [_element(b, load, i) for i in range(min(found.most, op.a.type.shape[0]))]
     wide = [b.value(tile.Broadcast(x, shape), name) for x in parts]
     taken = wide[-1]
     if len(wide) > 1:
@@ -130,6 +130,13 @@ def _unfold(graph: TileGraph, op: Gather, load: Load, found: Blocks) -> None:
     if len(wide) == 1:
         for user in [*_computed(graph, taken)]:
             _narrow(graph, user)
+
+
+def _elements(graph: TileGraph, load: Load, count: int) -> list[Value]:
+    """The first elements of a loaded vector, loaded where it is: a store may follow."""
+    assert load.parent is not None
+    b = Builder(graph, load.parent, load.parent.ops.index(load), load.loc)
+    return [_element(b, load, i) for i in range(count)]
 
 
 def _element(b: Builder, load: Load, index: int) -> Value:

@@ -182,7 +182,7 @@ def test_an_iteration_left_out_is_found() -> None:
 
 def test_refusals_are_no_findings_and_other_exceptions_are(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run_case(matmul(options={"cluster": 3}), LEVELS)
-    assert "cluster" in refused.declined
+    assert "cluster" in refused.refused
     assert refused.findings == []
     wrong = run_case(matmul(source=MATMUL.replace("tl.exp(", "tl.cumprod(")), LEVELS)
     assert "cumprod" in wrong.findings[0].text

@@ -2,7 +2,7 @@
 
 A flow loop is a `for` whose body holds dots. Each operand of a dot is a block load of the loop (its
 own channel), a block load made before the loop (a channel of one slot that lives through the loop),
-a right operand that is one number (written once a tile), or a tile that is computed: a left operand
+a right operand that is one number (written once), or a tile that is computed: a left operand
 stays in registers where the dot reads it as it is, what is left is staged in shared memory. A
 loaded tile may feed tile math as well, which then reads its slot. Nothing else is assumed: any
 number of dots, accumulators that the loop carries, scales or reads in between, sibling loops that

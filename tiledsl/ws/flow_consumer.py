@@ -68,6 +68,7 @@ class FlowConsumerBuilder(FlowLoops):
         """The whole role body."""
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
         self.fast_math = bool(graph.facts.get("fast_math"))
+        self.write_fixed()
         if self.plan.turns:
             self.prime_order()
         self.last_loop = loop_before_store(graph, self.flow, self.schedules, self.stores, self.plan)
@@ -75,7 +76,6 @@ class FlowConsumerBuilder(FlowLoops):
         loop, body = self.tile_loop()
         with self.b.at(body):
             self.guard_range()
-            self.write_fixed()
             self.clone_into(ops)
             if loop is not None and isinstance(ops[-1], Store) and ops[-1].id in self.stores:
                 # The last statement is one lane's.

@@ -28,7 +28,7 @@ class StagedOperand:
 
 @dataclass(frozen=True)
 class FixedOperand:
-    """A right operand that is one number throughout, written to shared memory once a tile.
+    """A right operand that is one number throughout, written to shared memory once.
 
     value: the number. smem: of the tile [N, K] that is written, of which the dot reads the
     transpose. key: of the buffer. name: of the operand.

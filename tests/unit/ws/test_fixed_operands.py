@@ -1,4 +1,4 @@
-"""Right operands that are one number: written to shared memory once a tile, in roles too."""
+"""Right operands that are one number: written to shared memory once, in roles too."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compiled(given: dict[str, torch.Tensor], **options: int) -> Kernel:
 
 
 @pytest.mark.parametrize("dtype", [BF16, E4], ids=str)
-def test_roles_write_a_constant_operand_once_a_tile(dtype: torch.dtype) -> None:
+def test_roles_write_a_constant_operand_once(dtype: torch.dtype) -> None:
     given = arguments(dtype)
     made = compiled(given)
     assert isinstance(made.plan, Plan), [*made.notes, *made.declined]
@@ -76,9 +76,9 @@ def test_its_text_gives_the_same_sums(dtype: torch.dtype, consumers: int) -> Non
     assert torch.equal(given["o"], wanted(given))
 
 
-def test_it_is_written_before_the_loop() -> None:
+def test_it_is_written_before_the_first_tile() -> None:
     made = compiled(arguments(E4))
     assert "halves operand" in made.smem.table()
-    before, _, loop = made.module.source.rpartition("for (int n")
+    before, _, tiles = made.module.source.rpartition("while (true)")
     assert "write_shared<1, e4m3>(halves_" in before
-    assert "named_barrier_sync" not in loop
+    assert "named_barrier_sync" not in tiles

@@ -50,6 +50,7 @@ from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
 from tiledsl.ws.planner import Ranked
+from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.stores import stored_geometry
 
@@ -224,7 +225,7 @@ def _single_graph(
                 values[name] = {"M": M, "N": N, "K": K}[dims[0]]
         made = graph if values == fixed else lower(request, values)
         try:
-            plan_single(made, request.num_warps, request.target)
+            plan_single(made, request.num_warps, request.target, limits=Limits(one_form=False))
         except ResourceError:
             continue
         break

@@ -98,13 +98,15 @@ class Limits:
 
     blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
     than SHARED_ELEMENTS of a row. roomy: whether the warps of dots make room for all that loops
-    carry around them. warps: of dots, at least.
+    carry around them. warps: of dots, at least. one_form: whether one form of f32 operands of
+    dots may be held at a time.
     """
 
     blocks: int = 1 << 10
     wide: bool = True
     roomy: bool = True
     warps: int = 0
+    one_form: bool = True
 
     def after(self, plan: SinglePlan) -> Limits:
         """What is tried after a plan whose registers spill."""
@@ -229,7 +231,7 @@ def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> Sin
             continue
         worst = max(dots, key=lambda d: _registers(d, groups, forms=1))
         least = _registers(worst, groups, forms=1)
-        if least <= room:
+        if limits.one_form and least <= room:
             narrow.append(SinglePlan(4 * groups))
         problem = ResourceError(
             f"dot(): a thread of {4 * groups} warps would hold {least} registers of accumulators "

@@ -58,6 +58,20 @@ def layer_norm(
     tl.store(y + row * y_stride + at, scaled, mask=inside)
 
 
+@tiledsl.jit
+def by_turns(x, y, z, n, BLOCK: tl.constexpr):
+    """Rows are stored, and added up, under a condition."""
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    value = tl.load(x + row * n + at, mask=at < n, other=0.0)
+    total = tl.sum(value, axis=0)
+    if row % 2 == 1:
+        tl.store(y + row * n + at, value + total, mask=at < n)
+    else:
+        tl.store(y + row * n + at, value - total, mask=at < n)
+        tl.store(z + row, tl.sum(tl.where(at < 7, value, 0.0), axis=0))
+
+
 def run(kernel: Any, args: list[Any], num_warps: int = 2) -> str:
     made, runtime = compiled(kernel, args, persistent=True, num_warps=num_warps)
     arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
@@ -141,3 +155,13 @@ def test_norm(dtype: torch.dtype, n: int, x_at: int, y_at: int, more_at: int) ->
     assert ((found.double() - want).norm() / want.norm()).item() < LIMIT[dtype]
     found.fill_(77.0)
     assert (y == 77.0).all(), "something was written beside the rows"
+
+
+def test_rows_that_are_stored_under_a_condition() -> None:
+    n = 1981
+    x, y, z = (torch.randint(-3, 4, (ROWS * n + 3,)).float()[3:] for _ in range(3))
+    assert "ByTurn" not in run(by_turns, [x, y, z, n, BLOCK])
+    rows, odd = x.view(ROWS, n), torch.arange(ROWS)[:, None] % 2 == 1
+    total = rows.sum(1, keepdim=True)
+    assert torch.equal(y.view(ROWS, n), torch.where(odd, rows + total, rows - total))
+    assert torch.equal(z[:ROWS:2], rows[::2, :7].sum(1))

@@ -117,7 +117,7 @@ def _fetches(loop: For, loads: list[pointer.LoadLanes], num_threads: int) -> lis
         return "the step may be negative"
     read = {origin(load) for load in loads}
     for op in loop.body.walk():
-        if isinstance(op, pointer.Barrier):
+        if isinstance(op, pointer.Barrier) and not op.warp:
             return "the loop has a barrier"
         if op.effect is Effect.WRITE:
             written = origin(op)

@@ -3,17 +3,26 @@
 Threads hold other elements of one access than of another one, so that an element that one thread
 stores may be another one's next. Blocks that have no element in common need no order. Accesses
 through pointers are ordered where their shapes differ, as a scalar and a tile; lanes of equal
-shapes stay with their threads, and what other lanes store is for the user to order.
+shapes see what they did themselves, for which a barrier stands where their layouts differ, and what
+other lanes store is for the user to order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import combinations
 
 from tiledsl.ir.analysis.affine import NotAffine
 from tiledsl.ir.analysis.affine import sum_of
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.layout import Layout
+from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.atomic import Cas
 from tiledsl.ir.ops.atomic import Rmw
@@ -21,13 +30,17 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory_rows import StoreRows
+from tiledsl.ir.ops.memory_rows import StoreSectors
 from tiledsl.ir.ops.pointer import Barrier
 from tiledsl.ir.ops.pointer import Load as PointerLoad
 from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.pointer import origin_of
 from tiledsl.ir.types import TileType
+from tiledsl.ws.shifted import shift_of
 
 Lanes = PointerLoad | PointerStore | Rmw | Cas
+Access = Lanes | Load | Store
 
 
 def order_memory(graph: TileGraph) -> None:
@@ -73,17 +86,154 @@ def order_lanes(graph: TileGraph) -> None:
                 made.append((at, barrier))
 
 
+def order_scalars(graph: TileGraph, programs: While | None) -> None:
+    """Barriers between loads of scalars, which all threads do, and what one thread writes there.
+
+    A thread that waits for other programs in a `while` loop may leave it before others: no barrier
+    stands inside. programs: as in `order_layouts`.
+    """
+    found: list[Access] = []
+    for op in graph.walk():
+        if isinstance(op, Lanes) and not _shape(op) and not getattr(op, "volatile", False):
+            loops = [o for o in graph.enclosing(op) if isinstance(o, While)]
+            if not loops or loops == [programs]:
+                found.append(op)
+    _order(graph, found, _is_told, programs)
+
+
+def order_layouts(
+    graph: TileGraph, region: Region, divisors: Mapping[str, int], programs: While | None
+) -> None:
+    """Barriers between accesses of equal shapes whose elements belong to different threads.
+
+    To be called when layouts are known, and which stores exchange their tile. Accesses of other
+    shapes, or to other blocks, have been ordered before. What lies at odd addresses is stored by a
+    lane's neighbour (templates/include/tiledsl/shifted.cuh), so that a warp waits where layouts are
+    equal. programs: a loop over the programs of the grid, which have no order.
+    """
+    found = [op for op in graph.walk() if isinstance(op, Access)]
+    _order(graph, found, _change_hands, programs)
+    facts: list[AxisFacts] = []
+
+    def meet_in_warp(one: Op, other: Op) -> bool:
+        """Whether a lane's neighbour may have stored what it accesses next."""
+        layout = _layout(one)
+        if one.effect is not Effect.WRITE or None in (layout, _layout(other)):
+            return False
+        if not isinstance(one, PointerStore):
+            return isinstance(one, Store) and not _lie_apart(one, other)
+        if not facts:
+            facts.append(axis_facts(region, divisors))
+        return isinstance(layout, Layout) and shift_of(one, layout, facts[0]) is not None
+
+    _order(graph, found, meet_in_warp, programs, warp=True)
+
+
+def _order(
+    graph: TileGraph,
+    found: list[Access],
+    meets: Callable[[Op, Op], bool],
+    programs: While | None,
+    *,
+    warp: bool = False,
+) -> None:
+    """Barriers between two accesses to one memory for which `meets` holds, where there is none."""
+    touched: dict[Value | str, list[Access]] = {}
+    for op in found:
+        if key := _memory_of(op):
+            touched.setdefault(key, []).append(op)
+    for accesses in touched.values():
+        if all(op.effect is Effect.READ for op in accesses):
+            continue
+        made = _barriers(graph, accesses, warp=warp)
+        for at, op in enumerate(accesses):
+            first, cut = _last_before(graph, op, [m for m in made if m[0] <= at])
+            ahead = [o for o in accesses[first:at] if meets(o, op)]
+            again = [o for o in accesses[at:] if _meet_again(graph, o, op, cut, programs)]
+            is_again = any(meets(o, op) for o in again)
+            if ahead or is_again:
+                barrier = Barrier(warp=warp, loc=op.loc)
+                graph.insert_before(op if is_again else _branch(graph, op, ahead), barrier)
+                made = sorted([*made, (at, barrier)], key=lambda m: m[0])
+
+
+def _barriers(graph: TileGraph, accesses: list[Access], *, warp: bool) -> list[tuple[int, Barrier]]:
+    """What barriers there are, each with the number of accesses before it."""
+    numbers, before = {op.id for op in accesses}, 0
+    made: list[tuple[int, Barrier]] = []
+    for op in graph.walk():
+        before += op.id in numbers
+        if isinstance(op, Barrier) and (warp or not op.warp):
+            made.append((before, op))
+    return made
+
+
+def _branch(graph: TileGraph, op: Op, others: Sequence[Op]) -> Op:
+    """The innermost op around an op, or itself, that follows all others outside of its branch."""
+    for each in (op, *graph.enclosing(op)):
+        if any(each.parent in _regions(graph, o) for o in others):
+            return each
+    return op
+
+
+def _regions(graph: TileGraph, op: Op) -> list[Region | None]:
+    return [op.parent, *(o.parent for o in graph.enclosing(op))]
+
+
+def _is_told(one: Op, other: Op) -> bool:
+    """Whether one of two accesses to scalars loads, and the other one writes."""
+    return isinstance(one, PointerLoad) != isinstance(other, PointerLoad)
+
+
+def _memory_of(op: Access) -> Value | str | None:
+    return op.tensor if isinstance(op, Load | Store) else origin_of(op.pointer)
+
+
+def _change_hands(one: Op, other: Op) -> bool:
+    """Whether one access writes elements that the other one's layout gives to other threads."""
+    if (one.effect is Effect.READ and other.effect is Effect.READ) or _lie_apart(one, other):
+        return False
+    layouts = [_layout(op) for op in (one, other)]
+    return None not in layouts and (layouts[0] != layouts[1] or _EXCHANGE in layouts)
+
+
+def _lie_apart(one: Op, other: Op) -> bool:
+    """The same of blocks, for which barriers stand already where they are in a loop."""
+    return (
+        isinstance(one, Load | Store) and isinstance(other, Load | Store) and lie_apart(one, other)
+    )
+
+
+_EXCHANGE = "exchange"
+
+
+def _layout(op: Op) -> Layout | str | None:
+    """Which thread accesses which element of a tile; None for a scalar."""
+    match op:
+        case StoreRows() | StoreSectors():
+            return _EXCHANGE
+        case Load() | PointerLoad():
+            type_ = op.result.type
+        case Store() | PointerStore():
+            type_ = op.value.type
+        case _:
+            type_ = op.operands[0].type
+    return type_.layout if isinstance(type_, TileType) else None
+
+
 def _last_before(
     graph: TileGraph, op: Op, made: list[tuple[int, Barrier]]
 ) -> tuple[int, Barrier | None]:
     """The last barrier that surely runs ahead of an op, and which access it stands before."""
-    around = [op.parent, *(o.parent for o in graph.enclosing(op))]
+    around = _regions(graph, op)
     return next(((i, b) for i, b in reversed(made) if b.parent in around), (0, None))
 
 
-def _meet_again(graph: TileGraph, one: Op, other: Op, cut: Barrier | None) -> bool:
+def _meet_again(
+    graph: TileGraph, one: Op, other: Op, cut: Barrier | None, programs: While | None = None
+) -> bool:
     """Whether a loop runs `one`, then `other` in its next iteration, without a barrier between."""
-    loops = [o for o in graph.enclosing(one) if isinstance(o, For | While)]
+    loops = [o for o in graph.enclosing(one) if isinstance(o, For | While) and o is not programs]
     shared = [o for o in graph.enclosing(other) if o in loops]
     return bool(shared) and (cut is None or shared[0] not in graph.enclosing(cut))
 

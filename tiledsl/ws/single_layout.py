@@ -34,6 +34,7 @@ from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
+from tiledsl.ws.memory_order import order_layouts
 from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.row_stores import store_rows
 from tiledsl.ws.scratch import SMALL_BYTES
@@ -47,6 +48,7 @@ from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
+from tiledsl.ws.stay import staying_loop
 
 MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
@@ -248,6 +250,8 @@ def _lay_out(
     if plan.num_ctas == 1:
         notes += store_sectors(out, role.body)
     store_rows(out, role.body)
+    programs = staying_loop(role.body) if plan.stays else None
+    order_layouts(out, role.body, out.facts.get("divisors", {}), programs)
     problem = ""
     try:
         fuse_accesses(out, role.body, out.facts.get("divisors", {}))

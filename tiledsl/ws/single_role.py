@@ -50,6 +50,7 @@ from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import prefetch_first_loads
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
+from tiledsl.ws.memory_order import order_scalars
 from tiledsl.ws.row_loops import LOOP_REGISTERS
 from tiledsl.ws.row_loops import held_elements
 from tiledsl.ws.row_loops import parts_of_rows
@@ -63,6 +64,7 @@ from tiledsl.ws.stay import add_programs
 from tiledsl.ws.stay import bytes_of_elements
 from tiledsl.ws.stay import message_on_mbarrier
 from tiledsl.ws.stay import obstacle_to_staying
+from tiledsl.ws.stay import staying_loop
 
 DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
 """Registers of a thread that dots may take, by warpgroups of the CTA."""
@@ -487,6 +489,7 @@ def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
                 if not isinstance(op, Yield):
                     builder.add(clone_op(op, mapping))
     order_lanes(out)
+    order_scalars(out, staying_loop(role.body))
     order_memory(out)
     expand_dots(out)
     unbatch_dots(out)

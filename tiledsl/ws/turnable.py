@@ -71,7 +71,20 @@ def find_rows(graph: TileGraph, loop: While) -> Rows | None:
     concerned = [op for op in loop.body.ops if rows.concerns(op)]
     if concerned[0] is not anchor or not all(_can_turn(graph, op, rows, loop) for op in concerned):
         return None
-    return rows
+    return None if _leave(loop, rows) else rows
+
+
+def _leave(loop: While, rows: Rows) -> bool:
+    """Whether rows are read under a condition, which is not rewritten, or made outside the loop."""
+    return any(
+        rows.holds(v) and (op.parent is loop.body) != _is_made_in(v, loop.body)
+        for op in loop.body.walk()
+        for v in op.operands
+    )
+
+
+def _is_made_in(value: Value, body: Region) -> bool:
+    return value.defining_op is not None and value.defining_op.parent is body
 
 
 def _is_chained(op: Op) -> bool:

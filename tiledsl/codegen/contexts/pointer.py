@@ -205,9 +205,8 @@ def store(op: ops.Store, e: Emission) -> StoreContext:
 
 @emits("pointer.barrier")
 def barrier(op: ops.Barrier, e: Emission) -> BarrierContext:
-    """`block_sync();`."""
-    del op
-    return BarrierContext(sync_text(e, 0))
+    """`block_sync();`, or `warp_sync();`."""
+    return BarrierContext("warp_sync();" if op.warp else sync_text(e, 0))
 
 
 # ---------------------------------------------------------------------- tiles

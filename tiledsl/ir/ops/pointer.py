@@ -184,8 +184,10 @@ class Store(Op, opcode="pointer.store", effect=Effect.WRITE):
 class Barrier(Op, opcode="pointer.barrier", effect=Effect.SYNC):
     """All threads of the program arrive before any goes on; orders their memory accesses.
 
-    Ref: PTX ISA, bar.sync.
+    warp: only those of each warp. Ref: PTX ISA, bar.sync, bar.warp.sync.
     """
+
+    warp: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()

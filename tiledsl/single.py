@@ -52,19 +52,28 @@ def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
 
 
 def _grown(request: Request, ranking: Ranking, limits: Limits, made: Kernel) -> Iterator[Kernel]:
-    """A rejected kernel with twice the warps; then the better one of both, as the last one."""
+    """A rejected kernel with twice the warps, its rings with fewer slots; then the best one of all.
+
+    That is taken whatever ptxas says of it.
+    """
     assert isinstance(made.plan, SinglePlan)
     warps = 2 * made.plan.num_warps
-    best = made
+    found = [made]
     try:
         limits = replace(limits, warps=warps)
-        grown = single(request, ranking.graph, ranking.declined, limits)
-        grown.plan = replace(grown.plan, may_grow=True)
-        yield grown
-        best = min(made, grown, key=_fault)
+        for most in (None, FLIGHT_SLOTS - 1):
+            grown = single(request, ranking.graph, ranking.declined, limits, most_slots=most)
+            assert isinstance(grown.plan, SinglePlan)
+            has_fewer_slots = grown.plan.num_stages >= FLIGHT_SLOTS
+            grown.plan = replace(grown.plan, may_grow=True)
+            found.append(grown)
+            yield grown
+            if not has_fewer_slots:
+                break
     except ResourceError as error:
         made.notes.append(f"{warps} warps: {error.message}")
-    best.plan = replace(best.plan, may_grow=False)
+    best = min(found, key=_fault)
+    best.plan = replace(best.plan, may_grow=False, is_final=True)
     yield best
 
 

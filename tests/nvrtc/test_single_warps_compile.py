@@ -45,3 +45,18 @@ def test_head_dims_that_no_specialised_plan_has(D: int) -> None:
     assert made.compiled.spill_bytes == 0
     with pytest.warns(UserWarning, match="C7517"):
         plain_attention.compile(x, x, x, x, D**-0.5, D, 128, 64, grid=(2, 2), num_warps=4)
+
+
+def test_what_more_warps_do_not_mend_is_taken_with_a_warning() -> None:
+    """Deep rings, and all warps there are: the kernel that moves the fewest is the last one."""
+
+    def turned(rows: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(2, 64, rows, dtype=dtype, device="meta").transpose(1, 2)
+
+    q, k = (torch.empty(2, n, 64, dtype=torch.bfloat16, device="meta") for n in (525, 223))
+    v, o = turned(223, torch.bfloat16), turned(525, torch.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = plain_attention.compile(q, k, v, o, 0.1, 64, 192, 64, grid=(3, 2))
+    assert isinstance(made.plan, SinglePlan)
+    assert made.compiled is not None

@@ -42,6 +42,8 @@ NEAR, ALL_FAR = (0, 0, 0), (8 * FAR, 8 * FAR, 8 * FAR)
 """Ids of the first program, and of one behind every extent."""
 ONCE, TWICE = LaunchPoint(FAR, (0, 0, 0)), LaunchPoint(2 * FAR, (0, 0, 0))
 """Launches whose trips tell how loops grow."""
+LEAST_GROWTH = 8
+"""Trips that they differ by where a loop grows: what is left of an extent varies by one or two."""
 MAX_DOUBLINGS = 6
 ENOUGH_TRIPS = 4
 """Trips from which on a loop has to show that its state repeats."""
@@ -274,7 +276,7 @@ def _unit(bounds: Bounds) -> int:
         at = [bounds.at(point, program) for point in (ONCE, TWICE)]
         trips = [(high - low) // by if by else 0 for low, high, by in at]
         growth = growth if growth > 0 else trips[1] - trips[0]
-    return round(FAR / growth) if growth > 0 else abs(bounds.at(ONCE)[2])
+    return round(FAR / growth) if growth >= LEAST_GROWTH else abs(bounds.at(ONCE)[2])
 
 
 def _peeled(code: Program) -> int:

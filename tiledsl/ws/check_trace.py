@@ -38,7 +38,7 @@ from tiledsl.ws.check_steps import Loop
 from tiledsl.ws.check_steps import Row
 from tiledsl.ws.check_steps import failing
 
-MAX_ROWS = 1 << 20
+MAX_ROWS = 1 << 17
 """Rows of a thread that is taken not to end."""
 Words = tuple[Any, ...]
 Written = dict[int, tuple[Words, int]]

@@ -130,6 +130,7 @@ class SinglePlan:
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
     may_grow: where more warps may hold what the registers of these do not.
+    is_final: nothing else is left to try.
     """
 
     num_warps: int = 4
@@ -139,6 +140,7 @@ class SinglePlan:
     pdl: bool = True
     stays: bool = False
     may_grow: bool = field(default=False, compare=False)
+    is_final: bool = field(default=False, compare=False)
 
     @property
     def num_threads(self) -> int:
@@ -150,6 +152,8 @@ class SinglePlan:
         Fewer CTAs on an SM take more registers than spill; where accumulators are moved under a
         wgmma, rings of fewer slots leave no product in flight, and more warps have fewer each.
         """
+        if self.is_final:
+            return True
         if are_moved and self.num_stages >= FLIGHT_SLOTS:
             return False
         if self.may_grow and (are_moved or spill_bytes > FEW_SPILLS_BYTES):

@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples.attention import varlen_kernel
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import meta
 from tests.unit.ws.mutations import MUTATIONS
@@ -17,6 +18,7 @@ from tests.unit.ws.mutations import sites
 from tiledsl.compiler import Kernel
 from tiledsl.ws.check import check
 from tiledsl.ws.check_machine import RULES
+from tiledsl.ws.check_points import units_of_trips
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import cut_down
 from tiledsl.ws.check_program import loaded_factors
@@ -151,5 +153,22 @@ def window(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, W):
 def test_parts_of_a_loop_by_a_window_are_entered(persistent: bool) -> None:
     tensors = [meta(S, 64) for _ in range(4)]
     made = first(window.request_for((*tensors, 100), {"persistent": persistent}, (32,))[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+
+
+def test_what_is_left_of_an_extent_does_not_grow_with_it() -> None:
+    """Blocks of 48 leave one or two of extents that are powers of two: no step of that length."""
+    x, o = (torch.empty(4, 700, 64, device="meta", dtype=torch.bfloat16) for _ in range(2))
+    starts, lse = (
+        torch.empty(5, device="meta", dtype=torch.int32),
+        torch.empty(4, 700, device="meta"),
+    )
+    heads = [t.unsqueeze(0) for t in (x, x, x, o)]
+    args = (*heads, o.transpose(0, 1), lse, x, starts, starts, 0.1, True, 0, None, 1)
+    sizes = {"BM": 128, "BN": 48, "D": 64, "DV": 64}
+    made = first(varlen_kernel.request_for(args, {**sizes, "fast_math": True}, (6, 4, 4))[1])
+    code = cut_down(made.machine, RULES)
+    assert units_of_trips(code) == (48, {})
     assert made.certificate is not None
     assert made.certificate.failure == ""

@@ -184,7 +184,11 @@ def _memory(name: str, args: Mapping[str, Any]) -> Memory:
 
 
 def view_array(view: TensorView, memory: Memory, numbers: Mapping[str, Any]) -> np.ndarray:
-    """The tensor that pointer accesses turned out to be, on the argument's memory."""
+    """The tensor that pointer accesses turned out to be, on the argument's memory.
+
+    Of extents that the kernel does not check, those of rows go as far as the memory does, and those
+    within rows as far as the last one.
+    """
 
     def number(item: int | str) -> int:
         return item if isinstance(item, int) else int(numbers[item])
@@ -192,8 +196,8 @@ def view_array(view: TensorView, memory: Memory, numbers: Mapping[str, Any]) -> 
     strides = tuple(number(s) for s in view.strides)
     room = memory.flat.size - memory.offset
     shape = [1 if n is None else max(0, number(n)) for n in view.shape]
-    for dim, n in enumerate(view.shape):
-        if n is None:
+    for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
+        if view.shape[dim] is None:
             rest = sum((m - 1) * s for m, s in zip(shape, strides, strict=True))
             shape[dim] = max(1, (room - 1 - rest) // max(1, strides[dim]) + 1)
     size = memory.flat.itemsize

@@ -16,9 +16,12 @@ from tests.pointer_kernels import matmul as pointer_matmul
 from tiledsl import TensorDescriptor
 from tiledsl.emulate import EmulationFault
 from tiledsl.errors import LaunchError
+from tiledsl.ir.specs import TensorView
+from tiledsl.runtime.interop import StorageView
 from tiledsl.simulator import emulate
 from tiledsl.simulator import simulate
 from tiledsl.simulator import step
+from tiledsl.simulator import view_array
 
 BF16 = torch.bfloat16
 TILE = {"BM": 64, "BN": 64, "BK": 64}
@@ -87,6 +90,13 @@ def test_pointers_and_the_tensors_that_they_are() -> None:
     assert made.machine.facts["views"]
     simulate(made, args, (2,))
     assert is_right(given)
+
+
+@pytest.mark.parametrize("strides", [(160, 1), (1, 160)])
+def test_unchecked_extents_go_as_far_as_rows_and_memory_do(strides: tuple[int, int]) -> None:
+    view = TensorView("view", "p", tl.float16, (None, None), strides)
+    made = view_array(view, StorageView(np.arange(40 * 160, dtype=np.float16), 0), {})
+    assert made.shape == ((40, 160) if strides[1] == 1 else (160, 40))
 
 
 def test_lists_of_tensors() -> None:

@@ -137,17 +137,29 @@ def _early(point: LaunchPoint, parts: int) -> LaunchPoint:
 def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int]:
     """How far along the axes a tile has to lie for all the trips that the loops may have.
 
-    Along those that bound loops, else along axis 0.
+    Along those that bound loops, else along axis 0. Of a window that tiles far away leave, nearer.
     """
     loops = _different([b for b in bounds_of(code) if b.axes])
     axes = {axis for b in loops for axis in b.axes} or {0}
-    at, made = trips, NEAR
+
+    def place(at: int) -> tuple[LaunchPoint, tuple[int, int, int]]:
+        """In the middle of a grid, as tiles may be counted from its end."""
+        x, y, z = at * (0 in axes), at * (1 in axes), at * (2 in axes)
+        return point._replace(grid=(2 * x or 1, 2 * y or 1, 2 * z or 1)), (x, y, z)
+
+    def trips_at(made: tuple[LaunchPoint, tuple[int, int, int]]) -> list[int]:
+        return [min(trips, b.trips(*made)) for b in loops]
+
+    at, far = trips, trips_at(place(ALL_FAR[0]))
+    made = place(at)
     for _ in range(MAX_DOUBLINGS):
-        made = (at * (0 in axes), at * (1 in axes), at * (2 in axes))
-        if all(b.trips(point, made) >= min(trips, b.trips(point, ALL_FAR)) for b in loops):
+        made = place(at)
+        if all(n >= m for n, m in zip(trips_at(made), far, strict=True)):
             break
         at *= 2
-    return made
+    if sum(trips_at(made)) < trips * len(loops):
+        made = max([made, *map(place, range(1, trips))], key=lambda x: sum(trips_at(x)))
+    return made[1]
 
 
 def _is_even(code: Program, point: LaunchPoint) -> bool:

@@ -149,6 +149,40 @@ def window(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, W):
     o.store((m, 0), acc / total[:, None])
 
 
+# fmt: off
+@tiledsl.jit
+def both_sides(q: tl.Tensor, k: tl.Tensor, v: tl.Tensor, o: tl.Tensor, W, CAUSAL: tl.constexpr,
+               BM: tl.constexpr, BN: tl.constexpr):
+    """Attention within a window: tiles that lie far behind the last key have no trips."""
+    m = tl.program_id(0) * BM
+    rows, lanes = m + tl.arange(0, BM), tl.arange(0, BN)
+    x = q.load((m, 0), (BM, 64))
+    top, total = tl.full((BM,), -1e6, tl.float32), tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, 64), tl.float32)
+    end = min(k.shape[0], m + BM if CAUSAL else m + BM + W)
+    for n in range(tl.maximum(0, m - W + 1) // BN * BN, end, BN):
+        s = tl.dot(x, tl.trans(k.load((n, 0), (BN, 64))))
+        seen = (n + lanes < k.shape[0])[None, :] & (rows[:, None] - W < (n + lanes)[None, :])
+        seen = seen & (rows[:, None] + (1 if CAUSAL else W) > (n + lanes)[None, :])
+        s = tl.where(seen, s, -30000.0)
+        new = tl.maximum(top, tl.max(s, 1))
+        p, fade = tl.exp2(s - new[:, None]), tl.exp2(top - new)
+        total, top = total * fade + tl.sum(p, 1), new
+        acc = tl.dot(p.to(v.dtype), v.load((n, 0), (BN, 64)), acc * fade[:, None])
+    o.store((m, 0), acc / total[:, None])
+# fmt: on
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("tile", [(64, 64), (128, 16)], ids=str)
+def test_windows_behind_whose_end_tiles_lie(tile: tuple[int, int], causal: bool) -> None:
+    tensors = [meta(S, 64) for _ in range(4)]
+    options, grid = {"num_stages": 2}, (-(-S // tile[0]),)
+    made = first(both_sides.request_for((*tensors, 100, causal, *tile), options, grid)[1])
+    assert made.certificate is not None
+    assert made.certificate.failure == ""
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_parts_of_a_loop_by_a_window_are_entered(persistent: bool) -> None:
     tensors = [meta(S, 64) for _ in range(4)]

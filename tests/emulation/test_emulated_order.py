@@ -125,3 +125,45 @@ def test_tiles_turned_in_place(dtype: torch.dtype, seed: int) -> None:
     request = turned_in_place._request(call, sig, (1, 1, 1), call.constants)
     emulate.run(next(iter(modules(request))).module, {"x": numpy_view(x)}, (1, 1, 1), seed=seed)
     assert torch.equal(x, want)
+
+
+@tiledsl.jit
+def product(a: tl.Tensor, b: tl.Tensor, c, n, d, K, MODE: tl.constexpr):
+    """What is stored is loaded again, by other threads; or added to what was there."""
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        acc = tl.dot(a.load((0, k), (64, 64)), b.load((k, 0), (64, 64)), acc)
+    row, col = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    if MODE == "again":
+        tl.store(c + row * 67 + col, acc)
+        acc = tl.load(c + row * 67 + col) * 2
+    elif MODE == "counted":
+        seen = tl.load(n)
+        tl.store(n, seen + 1)
+        acc += seen + tl.load(n)
+    elif MODE == "before":
+        old = tl.load(c + row * 67 + col)
+        tl.store(c + row * 67 + col, acc)
+        acc += old
+    else:
+        acc += tl.load(d + col * 64 + row)
+    tl.store(d + col * 64 + row, acc)
+
+
+@pytest.mark.parametrize("mode", ["again", "counted", "before", "update"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_products(mode: str, seed: int) -> None:
+    """Roles keep no order between threads: only an update is left to them."""
+    a, b = (numbers(64 * 64).to(torch.bfloat16).view(64, 64) for _ in range(2))
+    c, d = torch.ones(64 * 67), torch.ones(64 * 64)
+    args = (a, b, c, torch.ones(1, dtype=I32), d, 64)
+    call = product._bind(args, {"MODE": mode})
+    sig, _ = signature(call.runtime, pointers=("c", "n", "d"))
+    request = product._request(call, sig, (1, 1, 1), call.constants)
+    made = next(iter(modules(request)))
+    assert ("SinglePlan" in type(made.plan).__name__) == (mode != "update")
+    names = ("a", "b", "c", "n", "d")
+    arrays = {k: numpy_view(v) for k, v in zip(names, args, strict=False)}
+    emulate.run(made.module, {**arrays, "K": 64}, (1, 1, 1), seed=seed)
+    more = {"again": a.float() @ b.float(), "counted": 3.0, "before": 1.0, "update": 1.0}[mode]
+    assert torch.equal(d.view(64, 64).t(), a.float() @ b.float() + more)

@@ -53,6 +53,8 @@ from tiledsl.ws.operands import major_problem
 from tiledsl.ws.operands import operand_source
 from tiledsl.ws.operands import place_of
 from tiledsl.ws.operands import smem_of_load
+from tiledsl.ws.pointer_hazards import depends
+from tiledsl.ws.pointer_hazards import pointer_hazard
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ def order_problems(
     """Accesses to memory whose order roles would not keep: why, and the op."""
     found = {
         HAZARD: memory_hazard(graph),
+        LANES: pointer_hazard(graph),
         OVERWRITTEN: overwritten_store(graph),
         DRAWN: drawn_operand(graph, operands),
     }
@@ -251,6 +254,11 @@ OVERWRITTEN = (
 HAZARD = (
     "the kernel loads from a tensor that it stores to, and roles keep no order between them; store "
     "to another tensor"
+)
+
+LANES = (
+    "the kernel loads and stores through one pointer, and roles keep no order between threads; "
+    "store through another pointer"
 )
 
 
@@ -302,7 +310,7 @@ def drawn_operand(graph: TileGraph, loads: Iterable[Load | pointer.Load]) -> Op 
 
 
 def memory_hazard(graph: TileGraph) -> Load | None:
-    """A load that is not simply followed by a store of the same block of its tensor."""
+    """A load that is not simply followed by a store of what it became, to the same block."""
     stores: dict[Value, list[Store]] = {}
     position = {op.id: i for i, op in enumerate(graph.walk())}
     for store in graph.find(Store):
@@ -316,7 +324,7 @@ def memory_hazard(graph: TileGraph) -> Load | None:
                 and load.block_shape == store.block_shape
             )
             follows = load.parent is store.parent and position[load.id] < position[store.id]
-            if not same or not follows:
+            if not same or not follows or not depends(store.value, load.results):
                 return load
     return None
 

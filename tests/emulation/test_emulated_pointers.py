@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.emulation.matmuls import compiled as choice
 from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
 from tests.pointer_kernels import check
@@ -16,7 +17,9 @@ from tests.pointer_kernels import matmul
 from tests.pointer_kernels import matmul_args
 from tests.pointer_kernels import pointer_table
 from tests.pointer_kernels import seeded
+from tests.ring_kernels import strided_matmul
 from tiledsl import emulate
+from tiledsl import simulator
 from tiledsl.compiler import Kernel
 from tiledsl.compiler import Request
 from tiledsl.compiler import modules
@@ -181,3 +184,15 @@ def test_kernels_without_a_statement(kernel: Any, more: tuple[int, ...]) -> None
     made, runtime = compiled(kernel, [y, *more], best=True)
     emulate.run(made.module, {"y": numpy_view(runtime["y"])}, (1, 1, 1), seconds=120.0)
     assert not y.any()
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(0, 64, 64), (-5, 64, 64), (64, 0, 64), (64, 64, 0)])
+def test_an_extent_of_0_leaves_out_everything(M: int, N: int, K: int) -> None:
+    """A tensor map has no extent of 0, and one of 1 would take a row or column."""
+    a, b = (seeded(64, 64, dtype=torch.bfloat16) for _ in range(2))
+    c = torch.full((64, 64), -7.0)
+    args = [a, b, c, M, N, K, 64, 64, 64, 64, 64, 64]
+    made = choice(strided_matmul, tuple(args), (1, 1))
+    runtime = dict(zip(strided_matmul.description.names, args[:9], strict=False))
+    simulator.emulate(made, runtime, (1, 1))
+    assert torch.equal(c, torch.full((64, 64), 0.0 if K == 0 else -7.0))

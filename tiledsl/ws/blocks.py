@@ -18,6 +18,7 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import SourceLoc
 from tiledsl.ir.analysis.affine import NotAffine
 from tiledsl.ir.analysis.affine import Sum
+from tiledsl.ir.analysis.axis_values import Divisors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -184,12 +185,28 @@ def tma_problem(op: Load, box: Box, divisors: Mapping[str, int]) -> str:
     if [s.stride for s in box.sides].count(1) != 1:
         return "no dimension has stride 1"
     for side in sides:
+        if _is_empty(side, divisors):
+            return f"it has no elements, as {_shown_bound(side)} is not over 0"
         if side.stride != 1 and _divisor(side.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES:
             return (
                 f"the stride {_shown(side.stride)} is not known to be a multiple of 16 bytes; pad "
                 "rows to such a multiple"
             )
     return ""
+
+
+def _is_empty(side: Side, divisors: Mapping[str, int]) -> bool:
+    """Whether an extent is an argument of which the launch says that it is 0 or less.
+
+    A tensor map has no extent of 0.
+    """
+    numbers = divisors.numbers if isinstance(divisors, Divisors) else {}
+    bound = side.bound
+    return isinstance(bound, Value) and not numbers.get(bound.name, (1, True))[1]
+
+
+def _shown_bound(side: Side) -> str:
+    return repr(side.bound.name) if isinstance(side.bound, Value) else str(side.bound)
 
 
 def _divisor(stride: Value | int, divisors: Mapping[str, int]) -> int:
@@ -320,6 +337,7 @@ def _view(
         for s in sides
     )
     tma = inner is not None and aligned and align >= TMA_ALIGN_BYTES and len(sides) <= TMA_MAX_RANK
+    tma = tma and not any(_is_empty(s, divisors) for s in sides)
     count = sum(v.pointer == box.base.name for v in out.views)
     name = f"{box.base.name}_view" + (f"_{count + 1}" if count else "")
     # An extent that the kernel does not check holds all that it stores.

@@ -11,8 +11,8 @@ import torch
 
 import tiledsl as triton
 import tiledsl.language as tl
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.signature import signature

@@ -21,7 +21,7 @@ def candidates(
     The first one leaves everything to the compiler. Those of a kernel with nothing to specialise
     differ in the number of warps.
     """
-    from tiledsl.compiler import device_graph
+    from tiledsl.lowering import device_graph
     from tiledsl.ws.select import choose
 
     call, request = kernel.request_for(args, kwargs, grid)

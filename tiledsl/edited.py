@@ -10,7 +10,7 @@ from typing import Any
 
 from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import compile_kernel
 from tiledsl.errors import LaunchError
 from tiledsl.inspection import ANY_GRID

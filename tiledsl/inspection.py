@@ -29,8 +29,8 @@ from tiledsl.runtime.signature import f32_precision
 from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
-    from tiledsl.compiler import Kernel
-    from tiledsl.compiler import Request
+    from tiledsl.compiled import Kernel
+    from tiledsl.compiled import Request
     from tiledsl.edited import EditedKernel
 
 ANY_GRID = (32, 32, 1)
@@ -51,7 +51,7 @@ def request_of(
     dump: Path | None = None,
 ) -> Request:
     """The compile request of a call."""
-    from tiledsl.compiler import Request
+    from tiledsl.compiled import Request
     from tiledsl.ws.select import Extents
     from tiledsl.ws.select import Launch
 
@@ -168,13 +168,13 @@ class Inspected:
 
     def _interpret(self, call: Call, sig: Signature, grid: GridLike) -> None:
         """Runs on CPU tensors through the interpreter."""
-        from tiledsl.compiler import tile_graph
         from tiledsl.ir.analysis.stored import stored_arguments
         from tiledsl.ir.interp import interpret
         from tiledsl.ir.markers import Auto
         from tiledsl.ir.ops.mma import Dot
         from tiledsl.ir.specs import AutoInt
         from tiledsl.ir.types import ScalarType
+        from tiledsl.lowering import tile_graph
         from tiledsl.runtime.interop import check_outputs
         from tiledsl.runtime.interop import check_scalar
         from tiledsl.runtime.interop import numpy_view
@@ -217,8 +217,8 @@ class Inspected:
 
         chosen: values of the constexprs that the compiler picked. Raises LaunchError.
         """
-        from tiledsl.compiler import tile_graph
         from tiledsl.ir.analysis.preconditions import check_asserts
+        from tiledsl.lowering import tile_graph
 
         constants = {k: probe(k, v) for k, v in {**call.constants, **chosen}.items()}
         request = self._request(call, sig, grid, constants)

@@ -63,7 +63,7 @@ from tiledsl.stand_ins import stand_in
 from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
-    from tiledsl.compiler import Kernel
+    from tiledsl.compiled import Kernel
 
 
 class JitFunction(Inspected):

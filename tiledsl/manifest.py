@@ -211,7 +211,7 @@ def key_of(kernel: JitFunction, entry: dict[str, Any]) -> str:
 
 def program_for(kernel: JitFunction, entry: dict[str, Any]) -> Program:
     """Compiles the program of an entry. Raises TileError."""
-    from tiledsl.compiler import Request
+    from tiledsl.compiled import Request
     from tiledsl.ws.overrides import Overrides
     from tiledsl.ws.select import Extents
     from tiledsl.ws.select import Launch

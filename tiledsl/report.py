@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.smem import Buffer
 from tiledsl.ir.ops.smem import Slot

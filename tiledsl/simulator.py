@@ -22,7 +22,7 @@ from tiledsl.call import GridLike
 from tiledsl.call import normalize_grid
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import TensorMapParam
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.signature import item_name
 from tiledsl.ir.graph import TileGraph

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
+from tiledsl.compiled import dump
 from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.smem_ring import Ring
+from tiledsl.lowering import device_graph
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
@@ -25,10 +28,6 @@ from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.turned_rows import turn_rows
-
-if TYPE_CHECKING:
-    from tiledsl.compiler import Kernel
-    from tiledsl.compiler import Request
 
 
 def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:
@@ -91,8 +90,6 @@ def no_room(
 
     Notes say why it has no roles.
     """
-    from tiledsl.compiler import device_graph
-
     try:
         constants = marked(ranking.graph.constants)
         single(request, device_graph(request, constants), [])
@@ -131,9 +128,6 @@ def _single(
     limits: Limits,
     most_slots: int | None,
 ) -> Kernel:
-    from tiledsl.compiler import Kernel
-    from tiledsl.compiler import dump
-
     grid = request.launch.grid(graph.constants) if limits.blocks > 1 else ()
     out, role, notes, plan = single_layout(
         graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.errors import TileError
 from tiledsl.ir.extents import extents
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.types import TileType
+from tiledsl.lowering import device_graph
 from tiledsl.runtime.nvrtc import moved_accumulators
+from tiledsl.single import single
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.single_role import SinglePlan
-
-if TYPE_CHECKING:
-    from tiledsl.compiler import Kernel
-    from tiledsl.compiler import Request
 
 MOST_WARPS = 32
 
@@ -26,8 +25,6 @@ def spill_notes(request: Request, made: Kernel) -> list[str]:
         return []
     if not isinstance(made.plan, SinglePlan):
         return []
-    from tiledsl.compiler import device_graph
-
     plan, regs = made.plan, made.compiled.registers
     spilled = f"{made.compiled.spill_bytes} bytes of registers spill"
     graph = device_graph(request, made.constants)
@@ -57,8 +54,6 @@ def _fault(plan: SinglePlan, other: SinglePlan) -> str:
 
 def _without_the_option(request: Request, graph: TileGraph) -> SinglePlan | None:
     """The plan that the compiler would begin with by itself, where there is one."""
-    from tiledsl.single import single
-
     try:
         plan = single(replace(request, num_warps=None), graph, []).plan
     except TileError:

@@ -128,9 +128,9 @@ def skinny_plans(m: int) -> dict[str, dict[str, Any]]:
 
 def ranked_plans(args: tuple[Any, ...], grid: Any, top: int) -> dict[str, dict[str, Any]]:
     """The planner's best plans as launch options, with the tile."""
-    from tiledsl.compiler import tile_graph
     from tiledsl.ir.markers import Auto
     from tiledsl.ir.specs import AutoInt
+    from tiledsl.lowering import tile_graph
     from tiledsl.runtime.signature import signature
     from tiledsl.ws import select
     from tiledsl.ws.analysis import analyze

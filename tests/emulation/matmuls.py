@@ -14,7 +14,7 @@ from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import matmul
 from tiledsl import emulate
 from tiledsl.codegen.module import KernelModule
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.runtime.interop import from_numpy
 

@@ -14,7 +14,7 @@ from tests.emulation.matmuls import compiled
 from tests.emulation.matmuls import tensor
 from tests.emulation.test_emulated_kernels import same_as_interpreter
 from tiledsl import emulate
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 RNG = np.random.default_rng(5)

@@ -14,7 +14,7 @@ from tests.emulation.matmuls import tensor
 from tests.gpu.matmul_kernels import grid_of
 from tiledsl import emulate
 from tiledsl.codegen.module import KernelModule
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.emulate.errors import EmulationFault
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops.role import Role

@@ -13,7 +13,7 @@ from tests.emulation.matmuls import BF16
 from tests.emulation.matmuls import F32
 from tests.emulation.matmuls import tensor
 from tiledsl import emulate
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.jit import normalize_grid
 from tiledsl.ws.plan import Plan

@@ -20,8 +20,8 @@ from tests.pointer_kernels import seeded
 from tests.ring_kernels import strided_matmul
 from tiledsl import emulate
 from tiledsl import simulator
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.interop import numpy_view

@@ -21,7 +21,7 @@ from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
 from examples.linear_attention import linear_attention_kernel
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ws.plan import Plan
 
 pytestmark = pytest.mark.nvrtc

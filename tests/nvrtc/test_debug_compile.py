@@ -10,7 +10,7 @@ import torch
 from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import matmul
 from tests.unit.ws.machine_kernels import attention
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 
 pytestmark = pytest.mark.nvrtc
 BUILD = {"debug": True, "delay": 3}

@@ -18,7 +18,7 @@ from examples.grouped_matmul import grouped_matmul
 from examples.norm_matmul import norm_matmul
 from examples.weight_only import weight_only
 from tests.nvrtc.test_attention_compile import check
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 
 pytestmark = pytest.mark.nvrtc
 

@@ -17,7 +17,7 @@ from examples.matmul import matmul as picked
 from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import identity
 from tests.gpu.matmul_kernels import linear
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.runtime.disassembler import find_disassembler
 from tiledsl.runtime.disassembler import sass
 from tiledsl.runtime.nvrtc import moved_accumulators

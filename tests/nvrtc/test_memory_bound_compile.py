@@ -14,7 +14,7 @@ from examples import cross_entropy
 from examples import norms
 from examples import softmax
 from examples import transpose
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.ws.single_role import SinglePlan
 

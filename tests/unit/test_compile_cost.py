@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tiledsl import compiled as facts
 from tiledsl import compiler
 from tiledsl.runtime.cache import KernelCache
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.ws import planner
 from tiledsl.ws import select
+from tiledsl.ws.single_role import SinglePlan
 
 KERNEL = CompiledKernel(b"cubin", "", 8, 0, 0, (), (), 0.1)
 
@@ -73,7 +76,7 @@ def test_pricing_looks_at_the_kernel_once(monkeypatch):
 
 def test_the_proof_is_made_while_nvrtc_compiles(monkeypatch):
     started, proved = threading.Event(), threading.Event()
-    check = compiler.check
+    check = facts.check
 
     def nvrtc(*_):
         started.set()
@@ -86,7 +89,7 @@ def test_the_proof_is_made_while_nvrtc_compiles(monkeypatch):
         proved.set()
         return made
 
-    monkeypatch.setattr(compiler, "check", prove)
+    monkeypatch.setattr(facts, "check", prove)
     made = compiled(monkeypatch, nvrtc)
     assert made.compiled is KERNEL
     assert made.certificate is not None
@@ -97,8 +100,8 @@ def test_a_plan_that_is_not_proved_is_given_up(monkeypatch):
     made = compiled(monkeypatch, lambda *_: KERNEL)
     proof = made.certificate
     assert proof is not None
-    proof.obligations[0] = compiler.replace(proof.obligations[0], proved=False)
-    monkeypatch.setattr(compiler, "check", lambda _: proof)
+    proof.obligations[0] = replace(proof.obligations[0], proved=False)
+    monkeypatch.setattr(facts, "check", lambda _: proof)
     made = compiled(monkeypatch, lambda *_: KERNEL)
-    assert isinstance(made.plan, compiler.SinglePlan)
+    assert isinstance(made.plan, SinglePlan)
     assert any("not proved" in note for note in made.notes)

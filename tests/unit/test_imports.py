@@ -23,8 +23,11 @@ LAYERS = {
     "ws": 2,
     "codegen": 2,
     "runtime": 3,
+    "compiled": 4,
     "compiler": 4,
+    "lowering": 4,
     "single": 4,
+    "specialised": 4,
     "spills": 4,
 }
 SIBLINGS = frozenset({"frontend", "ws", "codegen"})

@@ -19,7 +19,7 @@ import tiledsl.language as tl
 from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import matmul
 from tiledsl import emulate
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import LaunchError
 from tiledsl.errors import ScheduleError

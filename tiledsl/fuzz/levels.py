@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.call import Call
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import InternalError
 from tiledsl.errors import LaunchError

@@ -165,7 +165,7 @@ def test_what_a_kernel_stores_to():
             tl.store(p + k * 64, tl.load(x + i) + z.load((0,), (64,)))
         w.store((0,), tl.load(y + i))
 
-    from tiledsl.compiler import tile_graph
+    from tiledsl.lowering import tile_graph
 
     vector = torch.zeros(64)
     call, request = kernel.request_for((vector, vector, vector, vector, 3), {}, (1,))

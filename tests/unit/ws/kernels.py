@@ -6,11 +6,11 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
-from tiledsl.compiler import device_graph
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.compiler import modules
 from tiledsl.ir.graph import TileGraph
+from tiledsl.lowering import device_graph
 
 BF16, FP32 = torch.bfloat16, torch.float32
 

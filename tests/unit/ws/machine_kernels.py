@@ -21,7 +21,7 @@ from tests.ring_kernels import copied_kernel
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import gathered_want
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ir.graph import TileGraph
 from tiledsl.runtime.interop import from_numpy
 from tiledsl.runtime.interop import numpy_view

@@ -11,7 +11,7 @@ import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
 from tests.emulation.test_emulated_shifted import widen_rows
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ws.single_role import SinglePlan
 
 BF16, F32 = torch.bfloat16, torch.float32

@@ -13,7 +13,7 @@ from tests.unit.ws.kernels import epilogue_request
 from tests.unit.ws.kernels import matmul_request
 from tests.unit.ws.kernels import meta
 from tests.unit.ws.kernels import tile_graph_of
-from tiledsl.compiler import device_graph
+from tiledsl.lowering import device_graph
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import analyze
 from tiledsl.ws.flow import analyze_flow

@@ -13,8 +13,8 @@ from examples.attention import attention_kernel
 from examples.attention import tiles
 from examples.attention import varlen_kernel
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma

@@ -9,7 +9,6 @@ import pytest
 
 import tiledsl.language as tl
 from tests.pointer_kernels import matmul
-from tiledsl.compiler import TILE_PASSES
 from tiledsl.frontend.lower_ast import lower_function
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.passes.manager import run_passes
@@ -17,6 +16,7 @@ from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorView
 from tiledsl.ir.verifier import verify
+from tiledsl.lowering import TILE_PASSES
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
 

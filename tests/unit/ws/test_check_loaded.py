@@ -15,7 +15,7 @@ from tests.unit.ws.kernels import meta
 from tests.unit.ws.mutations import MUTATIONS
 from tests.unit.ws.mutations import apply
 from tests.unit.ws.mutations import sites
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ws.check import check
 from tiledsl.ws.check_machine import RULES
 from tiledsl.ws.check_points import units_of_trips

@@ -17,7 +17,7 @@ from tests.ring_kernels import ring_kernel
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
 from tests.triton_style import matmuls
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
 
 

@@ -20,7 +20,7 @@ from tests.gpu.matmul_kernels import grid_of
 from tests.gpu.matmul_kernels import matmul
 from tests.unit.ws.machine_kernels import attention
 from tests.unit.ws.machine_kernels import copy_of
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.ops import barrier

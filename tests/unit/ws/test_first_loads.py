@@ -11,7 +11,7 @@ import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.runtime.interop import numpy_view
 
 BLOCK = 4096

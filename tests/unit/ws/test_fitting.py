@@ -11,7 +11,7 @@ from examples.fp8_attention import eighths
 from examples.fp8_attention import fp8_attention_kernel
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import ResourceError
 from tiledsl.simulator import simulate

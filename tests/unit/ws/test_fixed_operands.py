@@ -9,7 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.simulator import emulate
 from tiledsl.simulator import simulate

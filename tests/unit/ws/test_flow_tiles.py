@@ -10,7 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
 from tiledsl.ws.single_role import SinglePlan
 

@@ -15,7 +15,7 @@ from examples.grouped_list import tensors
 from examples.grouped_matmul import grouped_matmul
 from examples.matmul import matmul
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer

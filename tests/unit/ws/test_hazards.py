@@ -7,7 +7,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ws.plan import Plan
 
 

@@ -8,7 +8,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.mma import Issue

@@ -12,7 +12,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma

@@ -22,7 +22,7 @@ from tests.unit.ws.kernels import first
 from tests.unit.ws.mutations import MUTATIONS
 from tests.unit.ws.mutations import apply
 from tests.unit.ws.mutations import sites
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import aref

@@ -16,7 +16,7 @@ from tests.unit.ws.kernels import attention_request
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
 from tests.unit.ws.kernels import meta
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import LaunchError
 from tiledsl.errors import ScheduleError

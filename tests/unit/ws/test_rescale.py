@@ -13,7 +13,7 @@ from examples.fp8_attention import eighths
 from examples.fp8_attention import fp8_attention_kernel
 from tests.unit.ws.kernels import attention_request
 from tests.unit.ws.kernels import first
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int32
 from tiledsl.errors import VerifyError

@@ -10,7 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.ws.fetch_loop import Space
 from tiledsl.ws.single_role import SinglePlan
 

@@ -10,7 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tiledsl import single
-from tiledsl.compiler import Kernel
+from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import ResourceError
 from tiledsl.ws.single_role import SinglePlan

@@ -19,8 +19,8 @@ from tests.emulation.matmuls import compiled
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import meta
 from tests.unit.ws.kernels import tile_graph_of
-from tiledsl.compiler import Kernel
-from tiledsl.compiler import Request
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma

@@ -8,9 +8,9 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
-from tiledsl.compiler import device_graph
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.pointer import Barrier
+from tiledsl.lowering import device_graph
 
 
 @tiledsl.jit

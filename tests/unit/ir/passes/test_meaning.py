@@ -11,13 +11,13 @@ import pytest
 from tests.unit.ws.kernels import attention_request
 from tests.unit.ws.kernels import epilogue_request
 from tests.unit.ws.kernels import matmul_request
-from tiledsl.compiler import TILE_PASSES
-from tiledsl.compiler import Request
+from tiledsl.compiled import Request
 from tiledsl.frontend.lower_ast import lower_function
 from tiledsl.ir.interp import interpret
 from tiledsl.ir.op import Level
 from tiledsl.ir.passes.manager import passes
 from tiledsl.ir.passes.manager import run_passes
+from tiledsl.lowering import TILE_PASSES
 
 TILE_LEVEL = sorted(name for name, p in passes().items() if p.consumes == Level.TILE)
 # These multiply by a reciprocal, sum in another order or move a factor; the others keep every bit.

@@ -1,0 +1,89 @@
+"""What the compiler is asked for, and what it gives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from tiledsl.codegen.module import Build
+from tiledsl.codegen.module import KernelModule
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.printer import print_graph
+from tiledsl.ir.specs import Spec
+from tiledsl.ir.specs import TensorView
+from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.target import HOPPER
+from tiledsl.target import Target
+from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import Declined
+from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.check import Certificate
+from tiledsl.ws.check import check
+from tiledsl.ws.cost import Cost
+from tiledsl.ws.overrides import Overrides
+from tiledsl.ws.plan import Plan
+from tiledsl.ws.select import Launch
+from tiledsl.ws.single_role import SinglePlan
+
+
+@dataclass
+class Kernel:
+    """A compiled kernel with everything a report needs.
+
+    constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
+    notes: what was decided on the way, in order.  declined: what was not specialised and why.
+    machine: the MACHINE graph that was emitted, of a specialised kernel.  stored: arguments that
+    the program stores to.  is_edited: the text is no longer what was emitted.
+    """
+
+    module: KernelModule
+    constants: dict[str, Any]
+    plan: Plan | SinglePlan
+    smem: SmemPlan
+    cost: Cost | None = None
+    analysis: Analysis | None = None
+    declined: list[Declined] = field(default_factory=list[Declined])
+    notes: list[str] = field(default_factory=list[str])
+    python_seconds: float = 0.0
+    compiled: CompiledKernel | None = None
+    rejected: str = ""
+    machine: TileGraph | None = None
+    stored: tuple[str, ...] = ()
+    is_edited: bool = False
+
+    @functools.cached_property
+    def certificate(self) -> Certificate | None:
+        """The proof of a specialised kernel, made when it is first asked for."""
+        return None if self.machine is None or self.is_edited else check(self.machine)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One specialisation. copies: a load role copies the operands that no tensor map loads."""
+
+    fn: Callable[..., object]
+    specs: Mapping[str, Spec]
+    constants: Mapping[str, object]
+    launch: Launch
+    overrides: Overrides = field(default_factory=Overrides)
+    num_warps: int | None = None
+    fast_math: bool = False
+    target: Target = HOPPER
+    dump: Path | None = None
+    nvrtc_options: tuple[str, ...] = ()
+    views: tuple[TensorView, ...] = ()
+    build: Build = field(default_factory=Build)
+    f32_precision: str = ""
+    copies: bool = False
+
+
+def dump(request: Request, graph: TileGraph, name: str) -> None:
+    """Writes a graph to the request's dump folder."""
+    if request.dump is not None:
+        request.dump.mkdir(parents=True, exist_ok=True)
+        (request.dump / f"{name}.tir").write_text(print_graph(graph))

@@ -159,6 +159,9 @@ class ObjectMethod:
 class Auto:
     """Default of a constexpr parameter that the compiler picks per launch.
 
+    For tiles whose number the grid follows (a function of the meta-parameters); nothing ties it to
+    the width of a row that one program has to hold.
+
     choices: the values to choose from; empty when every legal value is allowed.
     """
 

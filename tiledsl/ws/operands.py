@@ -108,7 +108,10 @@ def smem_of_load(load: Load) -> SmemType | str:
         return f"dtype {t.dtype!r} is not loaded as a dot operand, 8 and 16 bits are"
     smem = SmemType(shape, t.dtype, kept.index(t.inner_dim))
     if smem.box_rows > 256:
-        return f"the block has {smem.box_rows} rows, a tensor map loads 256; take a smaller tile"
+        return (
+            f"the block has {smem.box_rows} lines of contiguous elements, a tensor map loads 256; "
+            "take a smaller tile"
+        )
     return smem
 
 

@@ -109,7 +109,8 @@ def flip(b: Builder, x: Value, dim: int | None = None) -> Value:
 def gather(b: Builder, src: Value, index: Value, axis: int) -> Value:
     """Element i of the result is the element of `src` whose coordinate along `axis` is `index[i]`.
 
-    index: integers in [0, extent), of src's rank and of its extents on the other axes.
+    index: integers, of src's rank and of its extents on the other axes. Those outside of
+    [0, extent) read the element at the nearest bound.
     """
     rank = tile_type(src, "gather()").rank
     return b.value(Gather(src, index, axis_argument(axis, rank, "gather(): axis")))

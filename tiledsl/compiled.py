@@ -38,7 +38,8 @@ class Kernel:
     constants: all constexprs with the values chosen.  plan: of the roles.  smem: the buffer table.
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
     machine: the MACHINE graph that was emitted, of a specialised kernel.  stored: arguments that
-    the program stores to.  is_edited: the text is no longer what was emitted.
+    the program stores to.  is_edited: the text is no longer what was emitted.  asserts: the graph
+    that says what extents have to be, where the kernel asserts something.
     """
 
     module: KernelModule
@@ -55,6 +56,7 @@ class Kernel:
     machine: TileGraph | None = None
     stored: tuple[str, ...] = ()
     is_edited: bool = False
+    asserts: TileGraph | None = None
 
     @functools.cached_property
     def certificate(self) -> Certificate | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tiledsl.compiled import Kernel
     from tiledsl.compiled import Request
     from tiledsl.edited import EditedKernel
+    from tiledsl.ir.graph import TileGraph
 
 ANY_GRID = (32, 32, 1)
 WITHOUT_ROLES = {
@@ -212,17 +213,20 @@ class Inspected:
 
     def _check_asserts(
         self, call: Call, sig: Signature, grid: GridLike, chosen: Mapping[str, Any]
-    ) -> None:
+    ) -> TileGraph:
         """Checks what the kernel asserts of the extents and strides of its arguments.
 
-        chosen: values of the constexprs that the compiler picked. Raises LaunchError.
+        chosen: values of the constexprs that the compiler picked. Returns the graph that says so.
+        Raises LaunchError.
         """
         from tiledsl.ir.analysis.preconditions import check_asserts
         from tiledsl.lowering import tile_graph
 
         constants = {k: probe(k, v) for k, v in {**call.constants, **chosen}.items()}
         request = self._request(call, sig, grid, constants)
-        check_asserts(tile_graph(request, constants), request.launch.args)
+        graph = tile_graph(request, constants)
+        check_asserts(graph, request.launch.args)
+        return graph
 
     def request_for(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
@@ -252,7 +256,7 @@ class Inspected:
         request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
         made = compile_kernel(request)
         if self.closure().has_assert:
-            self._check_asserts(call, sig, chosen, made.constants)
+            made.asserts = self._check_asserts(call, sig, chosen, made.constants)
         return made
 
     def cuda(self, *args: Any, **kwargs: Any) -> str:

@@ -25,6 +25,7 @@ from tiledsl.codegen.module import TensorMapParam
 from tiledsl.compiled import Kernel
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.signature import item_name
+from tiledsl.ir.analysis.preconditions import check_asserts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value
 from tiledsl.ir.specs import TensorView
@@ -35,6 +36,7 @@ from tiledsl.runtime.interop import StorageView
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.interop import storage_view
 from tiledsl.ws import simulate as machine
+from tiledsl.ws.select import Extents
 from tiledsl.ws.stepping import Stepping
 
 
@@ -55,6 +57,7 @@ def simulate(
         Fault: an obligation of the checker is violated in this run.
     """
     graph = _machine_of(kernel)
+    _check_extents(kernel, args)
     extents = normalize_grid(grid, kernel.constants, args)
     machine.simulate(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
@@ -64,6 +67,7 @@ def step(
 ) -> Stepping:
     """A simulation that stops and answers; arguments and errors as for `simulate`."""
     graph = _machine_of(kernel)
+    _check_extents(kernel, args)
     extents = normalize_grid(grid, kernel.constants, args)
     return Stepping(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
@@ -92,14 +96,9 @@ def emulate(
         NotEmulated: there is no C++ compiler, or the text has no emulation.
     """
     module, runtime = checked(kernel).module, dict(args)
+    _check_extents(kernel, args)
     extents = normalize_grid(grid, kernel.constants, runtime)
-    arrays: dict[str, object] = {}
-    for name, value in runtime.items():
-        if isinstance(value, list | tuple):
-            items: list[object] = list(value)  # type: ignore[arg-type]
-            arrays |= {item_name(name, i): _array(item, name) for i, item in enumerate(items)}
-        else:
-            arrays[name] = _array(value, name)
+    arrays = _arrays(runtime)
     for param in module.params:
         if isinstance(param, PointerParam | TensorMapParam):
             given = arrays.get(param.arg)
@@ -107,6 +106,32 @@ def emulate(
             if got is not None and got != want:
                 raise LaunchError(f"{param.arg}: expected {want}, got {got}")
     text.run(module, arrays, extents, seed=seed, seconds=seconds)
+
+
+def _check_extents(kernel: Kernel, args: Mapping[str, Any]) -> None:
+    """What the kernel asserts of extents, as before a launch. Raises LaunchError."""
+    if kernel.asserts is not None:
+        check_asserts(kernel.asserts, {n: _extents(a) for n, a in _arrays(args).items()})
+
+
+def _arrays(args: Mapping[str, Any]) -> dict[str, object]:
+    """Arrays and numbers by name; lists of tensors are taken apart."""
+    out: dict[str, object] = {}
+    for name, value in args.items():
+        if isinstance(value, list | tuple):
+            items: list[object] = list(value)  # type: ignore[arg-type]
+            out |= {item_name(name, i): _array(item, name) for i, item in enumerate(items)}
+        else:
+            out[name] = _array(value, name)
+    return out
+
+
+def _extents(given: object) -> object:
+    """Extents and strides in elements of an array; numbers as they are."""
+    if not isinstance(given, np.ndarray):
+        return given
+    array: np.ndarray[Any, Any] = given  # type: ignore[reportUnknownVariableType]
+    return Extents(array.shape, tuple(s // array.itemsize for s in array.strides))
 
 
 def _array(value: object, name: str) -> object:

@@ -166,3 +166,24 @@ def doubled(a: tl.TensorList, b: tl.TensorList):
 @tiledsl.jit
 def copied(x: tl.Tensor, y: tl.Tensor):
     y.store((0, 0), x.load((0, 0)))
+
+
+@tiledsl.jit
+def asserting(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+    tl.device_assert(b.shape[0] == a.shape[1], "rows of b are columns of a")
+    m, n = tl.program_id(0) * 64, tl.program_id(1) * 64
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, a.shape[1], 64):
+        acc = tl.dot(a.load((m, k), (64, 64)), b.load((k, n), (64, 64)), acc)
+    c.store((m, n), acc)
+
+
+@pytest.mark.parametrize("run", [simulate, step, emulate])
+def test_what_a_kernel_asserts_of_extents_is_checked(run) -> None:
+    made = asserting.compile(**tensors(128, 64, 128), grid=(2, 1))
+    given = {**tensors(128, 64, 128), "b": torch.zeros(64, 64, dtype=BF16)}
+    with pytest.raises(
+        LaunchError, match=r"rows of b are columns of a \(64 == 128 does not hold\)"
+    ):
+        run(made, given, (2, 1))
+    assert given["c"].isnan().all()

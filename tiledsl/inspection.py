@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ANY_GRID = (32, 32, 1)
 WITHOUT_ROLES = {
     "num_stages": "which has no ring",
-    "persistent": "which runs one CTA per program",
+    "persistent": "which runs a CTA (or cluster) for each program",
     "raster_group": "which keeps the order of the grid",
 }
 """Hints that a kernel with a single role does not follow, and why."""

@@ -27,6 +27,7 @@ from tiledsl.ws.single_layout import space_of
 from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
+from tiledsl.ws.stay import obstacle_to_staying
 from tiledsl.ws.turned_rows import turn_rows
 
 
@@ -140,6 +141,9 @@ def _single(
     room = space_of(request.target, plan.min_blocks, role) - rings
     if plan.stays and turn_rows(out, role, room):
         notes = [*notes, "rows are turned so that vectors and warps begin where lines do"]
+    if request.overrides.persistent and not plan.stays:
+        why = obstacle_to_staying(graph)
+        notes = [*notes, f"CTAs do not stay for the next program: {why}"]
     dump(request, out, "31_fused")
     smem = lower_single(out, plan, request.target)
     dump(request, out, "32_machine")

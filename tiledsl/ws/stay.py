@@ -15,6 +15,7 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import program
@@ -62,6 +63,8 @@ def obstacle_to_staying(graph: TileGraph) -> str:
                 return "it waits for other programs"
             case pointer.Store() | pointer.Load() | Yield():
                 loads |= isinstance(op, pointer.Load) and isinstance(op.pointer.type, TileType)
+            case memory.Load() | memory.Store():
+                return "it loads or stores blocks of tensors; through pointers CTAs may stay"
             case _ if op.effect not in (Effect.PURE, Effect.CONTROL):
                 return f"it has {op.opcode}"
             case _:

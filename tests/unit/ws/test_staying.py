@@ -253,3 +253,18 @@ def test_after_spills() -> None:
     assert not SinglePlan(16, min_blocks=2).is_last(100)
     assert SinglePlan(16, min_blocks=2).is_last(8)
     assert SinglePlan(16, min_blocks=1).is_last(100)
+
+
+@tiledsl.jit
+def by_blocks(x: tl.Tensor, o: tl.Tensor, N: tl.constexpr):
+    row = tl.program_id(0)
+    values = x.load((row, 0), (1, N)).to(tl.float32)
+    o.store((row, 0), (values - tl.sum(values, 1)[:, None] / N).to(o.dtype))
+
+
+def test_why_ctas_do_not_stay_though_they_were_asked_to() -> None:
+    x = torch.empty(64, 1024, device="meta")
+    made = by_blocks.compile(x, x, 1024, grid=64, persistent=True)
+    want = "CTAs do not stay for the next program: it loads or stores blocks of tensors"
+    assert any(note.startswith(want) for note in made.notes)
+    assert want not in by_blocks.report(x, x, 1024, grid=64)

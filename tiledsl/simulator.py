@@ -116,13 +116,18 @@ def _check_extents(kernel: Kernel, args: Mapping[str, Any]) -> None:
 
 def _arrays(args: Mapping[str, Any]) -> dict[str, object]:
     """Arrays and numbers by name; lists of tensors are taken apart."""
-    out: dict[str, object] = {}
+    return {name: _array(value, name) for name, value in _apart(args).items()}
+
+
+def _apart(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with each tensor of a list by a name of its own."""
+    out: dict[str, Any] = {}
     for name, value in args.items():
         if isinstance(value, list | tuple):
-            items: list[object] = list(value)  # type: ignore[arg-type]
-            out |= {item_name(name, i): _array(item, name) for i, item in enumerate(items)}
+            items: list[Any] = list(value)  # type: ignore[arg-type]
+            out |= {item_name(name, i): item for i, item in enumerate(items)}
         else:
-            out[name] = _array(value, name)
+            out[name] = value
     return out
 
 
@@ -163,11 +168,7 @@ def bound_arguments(graph: TileGraph, args: Mapping[str, Any]) -> dict[str, Any]
     Lists of tensors are taken apart; pointers become the memory behind them, and tensors that
     pointer accesses turned out to be are made of it.
     """
-    given = dict(args)
-    for name, value in args.items():
-        if isinstance(value, list | tuple):
-            items: list[Any] = list(value)  # type: ignore[arg-type]
-            given |= {item_name(name, i): item for i, item in enumerate(items)}
+    given = _apart(args)
     views: tuple[TensorView, ...] = graph.facts.get("views", ())
     for view in views:
         if view.name not in given and view.pointer in given:

@@ -27,6 +27,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import steering_scalars
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import tensors_of
@@ -369,17 +370,7 @@ def _roots(ops: list[Op], rules: Mapping[type[Op], tuple[str, ...]]) -> list[Val
         if names is not None:
             out += [v for v in asked_of(op, names) if v is not None] if names else ()
         elif type(op) in KINDS:
-            match op:
-                case For():
-                    out += (op.lower, op.upper, op.step)
-                case If():
-                    out.append(op.condition)
-                case While():
-                    end = op.before.terminator
-                    assert isinstance(end, Yield)
-                    out.append(end.values[0])
-                case _:
-                    pass
+            out += steering_scalars(op)
     return out
 
 

@@ -89,6 +89,7 @@ def compiled(text: str, names: dict[str, Any]) -> Any:
 
 ERRORS = {
     "tl.store(p + 1.5, 1.0)": "a pointer moves by an integer",
+    "tl.store(p + tl.zeros((4,), tl.float32), 1.0)": "hint: offsets are of an integer dtype",
     "tl.store(p + p, 1.0)": "two pointers cannot be added",
     "tl.store(p - p, 1.0)": "pointers take",
     "tl.store(n - p, 1.0)": "pointers take",

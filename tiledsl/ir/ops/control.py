@@ -171,6 +171,21 @@ def range(
     )
 
 
+def steering_scalars(op: Op) -> tuple[Value, ...]:
+    """What decides how often the regions of a loop or branch run; nothing for other ops."""
+    match op:
+        case For():
+            return op.lower, op.upper, op.step
+        case If():
+            return (op.condition,)
+        case While():
+            end = op.before.terminator
+            assert isinstance(end, Yield)
+            return (end.values[0],)
+        case _:
+            return ()
+
+
 @builtin
 def static_range(b: Builder, start: int, end: int | None = None, step: int = 1) -> RangeSpec:
     """Python's range with bounds known at compile time: the body is expanded once per value."""

@@ -29,6 +29,7 @@ from tiledsl.ir.analysis.preconditions import check_asserts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value
 from tiledsl.ir.specs import TensorView
+from tiledsl.ir.specs import product_in
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.runtime.descriptor import TensorDescriptor
@@ -217,7 +218,7 @@ def view_array(view: TensorView, memory: Memory, numbers: Mapping[str, Any]) -> 
     """
 
     def number(item: int | str) -> int:
-        return item if isinstance(item, int) else int(numbers[item])
+        return product_in(item, lambda name: int(numbers[name]))
 
     strides = tuple(number(s) for s in view.strides)
     room = memory.flat.size - memory.offset

@@ -265,7 +265,7 @@ def lower_roles(
         "cluster_size": plan.cluster_size,
         "grid": grid,
         "arg_names": tuple(a.name for a in out.args),
-        "min_blocks": 1,
+        "min_blocks": plan.ctas_per_sm,
         "pdl": plan.pdl,
         "build": request.build,
     }

@@ -18,6 +18,7 @@ from tiledsl.codegen.module import ShapeParam
 from tiledsl.codegen.module import StrideParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.errors import CodegenError
+from tiledsl.ir.specs import factors_in
 
 BYTES_PER_LINE = 16
 C_TYPES = {
@@ -101,8 +102,8 @@ def c_arguments(module: KernelModule) -> dict[str, str]:
         match param:
             case TensorMapParam() if param.shape:
                 kinds.setdefault(param.arg, "CUdeviceptr")
-                for name in (*param.shape, *param.strides):
-                    if isinstance(name, str):
+                for item in (*param.shape, *param.strides):
+                    for name in factors_in(item)[1]:
                         kinds.setdefault(name, "long long")
             case ShapeParam() | StrideParam() | TensorMapParam():
                 kinds[param.arg] = "const tiledsl_tensor*"
@@ -224,10 +225,10 @@ def _map_lines(param: TensorMapParam, local: str) -> list[str]:
     checks: list[str] = []
     extents: list[str] = []
     for d, extent, per in param.axes:
-        whole = f"(unsigned long long){shape[d]}"
+        whole = f"(unsigned long long)({shape[d]})"
         extents.append(str(extent) if extent else whole if per == 1 else f"{whole} / {per}")
         checks += [f"if ({whole} % {per} != 0) return 1;"] if per > 1 else []
-    pitches = [f"(unsigned long long){strides[d]} * {per * size}" for d, _, per in param.axes[1:]]
+    pitches = [f"(unsigned long long)({strides[d]}) * {per * size}" for d, _, per in param.axes[1:]]
     facts = f"0, {SWIZZLES[param.swizzle_bytes]}, {PROMOTIONS[param.l2_promotion_bytes]}, 0"
     return [
         *checks,

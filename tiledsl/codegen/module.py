@@ -66,8 +66,9 @@ class TensorMapParam:
     box: extents of one copy in the same order, elements.
     swizzle_bytes: 0, 32, 64 or 128.
     l2_promotion_bytes: 0, 64, 128 or 256.
-    shape, strides: where `arg` is a pointer, of the tensor it points to: numbers, or names of
-    integer arguments. in_table: of one tensor of a list, which may be empty.
+    shape, strides: where `arg` is a pointer, of the tensor it points to: numbers, names of integer
+    arguments, or products of them (ir/specs.py). in_table: of one tensor of a list, which may be
+    empty.
     """
 
     name: str

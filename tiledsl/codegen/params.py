@@ -23,6 +23,7 @@ from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.tma import TensorMap
 from tiledsl.ir.specs import TensorView
+from tiledsl.ir.specs import factors_in
 from tiledsl.ir.types import ScalarType
 
 __all__ = ["Params", "declaration"]
@@ -176,9 +177,11 @@ class Params:
 
     def _number(self, item: int | str) -> str:
         """An extent or a stride of a view, as i64."""
-        if isinstance(item, int):
-            return f"{item}ll"
-        return f"(i64){self.scalar(self._by_name(item))}"
+        number, names = factors_in(item)
+        factors = [f"(i64){self.scalar(self._by_name(name))}" for name in names]
+        if number != 1 or not factors:
+            factors = [f"{number}ll", *factors]
+        return factors[0] if len(factors) == 1 else f"({' * '.join(factors)})"
 
     def grid(self, axis: int) -> str:
         """Name of an extent of the user's grid (i32)."""

@@ -23,6 +23,7 @@ from tiledsl.codegen.module import TensorMapParam
 from tiledsl.dtypes import DType
 from tiledsl.emulate.errors import EmulationFault
 from tiledsl.errors import LaunchError
+from tiledsl.ir.specs import product_in
 from tiledsl.runtime.tensor_map import map_facts
 
 __all__ = ["Arguments", "GuardedArray", "tensor_map_bytes"]
@@ -144,12 +145,11 @@ class Arguments:
 
     def _numbers(self, items: tuple[int | str, ...]) -> tuple[int, ...]:
         """Extents or strides of a tensor that a pointer points to."""
-        return tuple(
-            max(1, operator.index(cast("int", self._value(item))))
-            if isinstance(item, str)
-            else item
-            for item in items
-        )
+
+        def number(name: str) -> int:
+            return max(1, operator.index(cast("int", self._value(name))))
+
+        return tuple(product_in(item, number) for item in items)
 
     def _value(self, name: str) -> object:
         if name not in self._args:

@@ -6,8 +6,10 @@ kernel. Specs need neither torch nor a GPU: `spec(bf16, 2)` describes the usual 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tiledsl.dtypes import DType
 
@@ -109,8 +111,8 @@ class TensorView:
     """A strided tensor that a kernel describes by a pointer argument and integer arguments.
 
     name: of the tensor argument that stands for it. pointer: name of the pointer argument.
-    shape, strides: in elements; an int, the name of an argument, or None for an extent that the
-    kernel does not check.
+    shape, strides: in elements; an int, the name of an argument, a product of such ("4*C*OC"), or
+    None for an extent that the kernel does not check.
     """
 
     name: str
@@ -118,6 +120,21 @@ class TensorView:
     dtype: DType
     shape: tuple[int | str | None, ...]
     strides: tuple[int | str, ...]
+
+
+def factors_in(item: int | str) -> tuple[int, tuple[str, ...]]:
+    """An extent or a stride of a view: the number, and the names of arguments, in the product."""
+    if isinstance(item, int):
+        return item, ()
+    parts = item.split("*")
+    numbers = [int(p) for p in parts if p.isdecimal()]
+    return prod(numbers), tuple(p for p in parts if not p.isdecimal())
+
+
+def product_in(item: int | str, value: Callable[[str], int]) -> int:
+    """The value of an extent or a stride of a view. value: of an argument by its name."""
+    number, names = factors_in(item)
+    return number * prod(value(name) for name in names)
 
 
 Spec = TensorSpec | PointerSpec | ScalarSpec | NoneSpec

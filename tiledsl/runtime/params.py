@@ -27,6 +27,7 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import rounded
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
+from tiledsl.ir.specs import factors_in
 from tiledsl.runtime.frame import ALIGN_BYTES
 from tiledsl.runtime.frame import SIGNED_WORD
 from tiledsl.runtime.frame import WORD
@@ -238,14 +239,13 @@ class PackText:
                 assert_never(param)
 
     def _numbers(self, items: tuple[int | str, ...], least: int) -> str:
-        """A tuple of numbers and integer arguments, none below `least`."""
+        """A tuple of numbers and products of integer arguments, none of these below `least`."""
         index = self._name("index", operator.index)
-        texts = [
-            str(item)
-            if isinstance(item, int)
-            else f"max({least}, {index}({self.read(item, 'value')}))"
-            for item in items
-        ]
+        texts: list[str] = []
+        for item in items:
+            number, names = factors_in(item)
+            factors = [f"max({least}, {index}({self.read(name, 'value')}))" for name in names]
+            texts.append(" * ".join([str(number), *factors] if number != 1 else factors or ["1"]))
         return f"({', '.join(texts)},)"
 
     def finish(self, values: list[str]) -> str:

@@ -39,10 +39,15 @@ from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import Spec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.ir.specs import TensorView
+from tiledsl.ir.specs import product_in
 from tiledsl.ir.specs import spec_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.box_numbers import as_item
+from tiledsl.ws.box_numbers import divisor_of
+from tiledsl.ws.box_numbers import factors_of
+from tiledsl.ws.box_numbers import shown
 from tiledsl.ws.boxes import Box
 from tiledsl.ws.boxes import Side
 from tiledsl.ws.boxes import box_of
@@ -186,35 +191,24 @@ def tma_problem(op: Load, box: Box, divisors: Mapping[str, int]) -> str:
         return "no dimension has stride 1"
     for side in sides:
         if _is_empty(side, divisors):
-            return f"it has no elements, as {_shown_bound(side)} is not over 0"
-        if side.stride != 1 and _divisor(side.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES:
+            assert side.bound is not None
+            return f"it has no elements, as {shown(side.bound)} is not over 0"
+        if side.stride != 1 and divisor_of(side.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES:
             return (
-                f"the stride {_shown(side.stride)} is not known to be a multiple of 16 bytes; pad "
+                f"the stride {shown(side.stride)} is not known to be a multiple of 16 bytes; pad "
                 "rows to such a multiple"
             )
     return ""
 
 
 def _is_empty(side: Side, divisors: Mapping[str, int]) -> bool:
-    """Whether an extent is an argument of which the launch says that it is 0 or less.
+    """Whether an argument in an extent is one of which the launch says that it is 0 or less.
 
     A tensor map has no extent of 0.
     """
     numbers = divisors.numbers if isinstance(divisors, Divisors) else {}
-    bound = side.bound
-    return isinstance(bound, Value) and not numbers.get(bound.name, (1, True))[1]
-
-
-def _shown_bound(side: Side) -> str:
-    return repr(side.bound.name) if isinstance(side.bound, Value) else str(side.bound)
-
-
-def _divisor(stride: Value | int, divisors: Mapping[str, int]) -> int:
-    return divisors.get(stride.name, 1) if isinstance(stride, Value) else stride
-
-
-def _shown(stride: Value | int) -> str:
-    return repr(stride.name) if isinstance(stride, Value) else str(stride)
+    scalars = () if side.bound is None else factors_of(side.bound)[1]
+    return any(not numbers.get(v.name, (1, True))[1] for v in scalars)
 
 
 # ---------------------------------------------------------------------- indexes that wrap
@@ -333,7 +327,7 @@ def _view(
     inner = next((d for d, s in enumerate(sides) if s.stride == 1), None)
     align = divisors.get(box.base.name, 1)
     aligned = all(
-        s.stride == 1 or _divisor(s.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES == 0
+        s.stride == 1 or divisor_of(s.stride, divisors) * dtype.bytes % TMA_ALIGN_BYTES == 0
         for s in sides
     )
     tma = inner is not None and aligned and align >= TMA_ALIGN_BYTES and len(sides) <= TMA_MAX_RANK
@@ -342,11 +336,11 @@ def _view(
     name = f"{box.base.name}_view" + (f"_{count + 1}" if count else "")
     # An extent that the kernel does not check holds all that it stores.
     end = sides[inner].bound if inner is not None else None
-    ragged = end is not None and _divisor(end, divisors) * dtype.bytes % TMA_ALIGN_BYTES != 0
+    ragged = end is not None and divisor_of(end, divisors) * dtype.bytes % TMA_ALIGN_BYTES != 0
     type_ = TensorType(len(sides), dtype, inner, tma, min(align, TMA_ALIGN_BYTES), ragged)
     known[key] = graph.body.add_arg(type_, name)
-    shape = tuple(s.bound.name if isinstance(s.bound, Value) else s.bound for s in sides)
-    strides = tuple(s.stride.name if isinstance(s.stride, Value) else s.stride for s in sides)
+    shape = tuple(None if s.bound is None else as_item(s.bound) for s in sides)
+    strides = tuple(as_item(s.stride) for s in sides)
     out.views.append(TensorView(name, box.base.name, dtype, shape, strides))
     return known[key]
 
@@ -387,7 +381,7 @@ def _described(
     """What the planner may know of a view for the launch at hand."""
 
     def number(item: int | str) -> int:
-        return item if isinstance(item, int) else int(args[item])  # type: ignore[call-overload]
+        return product_in(item, lambda name: int(args[name]))  # type: ignore[call-overload]
 
     strides = tuple(number(s) for s in view.strides)
     known = [max(1, number(n)) for n in view.shape if n is not None]

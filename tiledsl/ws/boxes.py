@@ -13,14 +13,16 @@ from tiledsl.ir.analysis.affine import Sum
 from tiledsl.ir.analysis.affine import address_of
 from tiledsl.ir.analysis.affine import sum_of
 from tiledsl.ir.analysis.constants import constant_value
-from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.pointer import Load
 from tiledsl.ir.ops.pointer import Store
-from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.box_numbers import BoxNumber
+from tiledsl.ws.box_numbers import is_int_argument
+from tiledsl.ws.box_numbers import lifted
+from tiledsl.ws.box_numbers import number_of
 
 ONE = Sum((Product(),))
 
@@ -29,14 +31,13 @@ ONE = Sum((Product(),))
 class Side:
     """One dimension of a box.
 
-    stride: elements, a number or an integer argument. start: first coordinate. bound: extent of the
-    tensor, an argument or a number; None where the access is not bounded. wrap: whether coordinates
-    beyond the bound begin anew instead of being left out.
+    stride: elements. start: first coordinate. bound: extent of the tensor; None where the access is
+    not bounded. wrap: whether coordinates beyond the bound begin anew instead of being left out.
     """
 
-    stride: Value | int
+    stride: BoxNumber
     start: Sum
-    bound: Value | int | None = None
+    bound: BoxNumber | None = None
     wrap: bool = False
 
 
@@ -62,22 +63,23 @@ def box_of(access: Load | Store) -> Box:
         raise NotAffine("the load has an `other` that is not 0")
     sides, outer = _positions(address, type_)
     bounds = list(_bounds(access.mask)) if access.mask is not None else []
-    return Box(address.base, outer, tuple(_bounded(d, s, bounds) for d, s in enumerate(sides)))
+    done = tuple(_bounded(d, s, bounds, outer) for d, s in enumerate(sides))
+    return Box(address.base, tuple(Side(stride, start) for stride, start in outer.items()), done)
 
 
 # ---------------------------------------------------------------------- strides and starts
-def _positions(address: Address, type_: TileType) -> tuple[list[Side], tuple[Side, ...]]:
+def _positions(address: Address, type_: TileType) -> tuple[list[Side], dict[BoxNumber, Sum]]:
     sides = [_side(address, d, n) for d, n in enumerate(type_.shape)]
     named = [s.stride for s in sides if isinstance(s.stride, Value)]
     if len(set(named)) != len(named):
         raise NotAffine("two dimensions have the same stride")
     if len([s for s in sides if s.stride == 1]) > 1:
         raise NotAffine("two dimensions have stride 1")
-    outer: dict[Value, Sum] = {}
+    outer: dict[BoxNumber, Sum] = {}
     for product in address.offset.uniform.products:
         if not _assign(product, sides, outer):
             raise NotAffine("an offset belongs to no dimension")
-    return sides, tuple(Side(stride, start) for stride, start in outer.items())
+    return sides, outer
 
 
 def _side(address: Address, dim: int, extent: int) -> Side:
@@ -88,7 +90,7 @@ def _side(address: Address, dim: int, extent: int) -> Side:
         raise NotAffine(f"the address {word} along dimension {dim}, of extent {extent}")
     (p,) = along
     if not p.scalars:
-        stride: Value | int = p.number
+        stride: BoxNumber = p.number
     elif len(p.scalars) == 1 and p.number == 1 and is_int_argument(p.scalars[0]):
         stride = p.scalars[0]
     else:
@@ -103,14 +105,7 @@ def _side(address: Address, dim: int, extent: int) -> Side:
     return Side(stride, p.inner.uniform, p.modulus, wrap=True)
 
 
-def is_int_argument(value: Value) -> bool:
-    """Whether a value is an integer argument of the kernel."""
-    owner = value.owner
-    is_argument = isinstance(owner, Region) and owner.parent is None
-    return is_argument and isinstance(value.type, ScalarType) and value.type.dtype.is_int
-
-
-def _assign(product: Product, sides: list[Side], outer: dict[Value, Sum]) -> bool:
+def _assign(product: Product, sides: list[Side], outer: dict[BoxNumber, Sum]) -> bool:
     """Adds an offset to the start of the dimension whose stride it is a multiple of."""
     for d, side in enumerate(sides):
         if isinstance(side.stride, Value) and side.stride in product.scalars:
@@ -233,22 +228,39 @@ def _parts(
             yield mask, dims
 
 
-def _bounded(dim: int, side: Side, bounds: list[Bound]) -> Side:
-    """Adds what a mask says of one dimension, in coordinates of the tensor."""
+def _bounded(dim: int, side: Side, bounds: list[Bound], outer: dict[BoxNumber, Sum]) -> Side:
+    """Adds what a mask says of one dimension, in coordinates of the tensor.
+
+    outer: other dimensions by their strides, extended by parts of a coordinate that its bound does
+    not count: of `rs * C + c` where the mask keeps `c < C`, rs counts by itself.
+    """
     for b in bounds:
         if b.dim != dim:
             continue
+        if b.is_upper and not side.wrap:
+            side = _lifted(side, side.start + b.limit, outer)
         limit = side.start + b.limit
         if not b.is_upper:
             if limit.number != 0:
                 raise NotAffine(f"the mask cuts dimension {dim} at the low end")
             continue
-        bound: Value | int | None = limit.number
-        if bound is None and limit.single is not None and is_int_argument(limit.single):
-            bound = limit.single
+        bound = number_of(limit)
         if bound is None:
-            raise NotAffine(f"the bound of dimension {dim} is neither a number nor an argument")
+            raise NotAffine(f"the bound of dimension {dim} is no product of numbers and arguments")
         if side.bound is not None and side.bound != bound:
             raise NotAffine(f"dimension {dim} has two bounds")
         side = replace(side, bound=bound)
+    return side
+
+
+def _lifted(side: Side, limit: Sum, outer: dict[BoxNumber, Sum]) -> Side:
+    """A dimension whose coordinate counts no more than its bound does, where that can be."""
+    if number_of(limit) is not None:
+        return side
+    for p in side.start.products:
+        found = lifted(p, side.stride) if p in limit.products else None
+        if found is not None:
+            stride, counted = found
+            outer[stride] = outer.get(stride, Sum()) + Sum.of([counted])
+            side = replace(side, start=side.start + Sum.of([p]).times(-1))
     return side

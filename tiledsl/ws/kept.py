@@ -19,16 +19,20 @@ from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
 from tiledsl.ws.accesses import fuse_accesses
+from tiledsl.ws.counted_divisions import count_divisions
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import is_index
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.layouts import assign_layouts
+from tiledsl.ws.split_addresses import split_addresses
 
 
 def lay_out_copies(graph: TileGraph, roles: list[Role]) -> list[str]:
     """Lays out roles that copy, with the computation of their addresses; notes of the layouts."""
     notes: list[str] = []
     for role in roles:
+        count_divisions(graph, role.body)
+        split_addresses(graph, role.body)
         keep_indexes(graph, role)
         notes += assign_layouts(graph, role.body, role.num_warps)
         fuse_accesses(graph, role.body, graph.facts.get("divisors", {}))

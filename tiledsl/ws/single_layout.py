@@ -26,6 +26,7 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
+from tiledsl.ws.counted_divisions import count_divisions
 from tiledsl.ws.fetch_ahead import fetch_ahead
 from tiledsl.ws.fetch_loop import Space
 from tiledsl.ws.fetch_loop import fetch_loops
@@ -48,6 +49,7 @@ from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import build_single
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
+from tiledsl.ws.split_addresses import split_addresses
 from tiledsl.ws.stay import staying_loop
 
 MOST_SLOTS = 6
@@ -244,6 +246,8 @@ def _lay_out(
         notes += load_ahead(out, role.body, threads, fetches=fetches)
     else:
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
+        count_divisions(out, role.body)
+        split_addresses(out, role.body)
         keep_indexes(out, role)
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)

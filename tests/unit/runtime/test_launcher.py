@@ -227,9 +227,24 @@ def test_map_of_rows_in_fours():
 def test_a_c_launcher_cuts_rows_into_fours():
     param = map_param(dims=(1, 0, 0), box=(64, 2, 16))
     text = source_text(KernelModule("k", "", (), (param,), 128), b"", "k")
-    assert "(unsigned long long)x->shape[1], 4, (unsigned long long)x->shape[0] / 4}" in text
-    assert "(unsigned long long)x->stride[0] * 2, (unsigned long long)x->stride[0] * 8" in text
-    assert "if ((unsigned long long)x->shape[0] % 4 != 0) return 1;" in text
+    assert "(unsigned long long)(x->shape[1]), 4, (unsigned long long)(x->shape[0]) / 4}" in text
+    assert "(unsigned long long)(x->stride[0]) * 2, (unsigned long long)(x->stride[0]) * 8" in text
+    assert "if ((unsigned long long)(x->shape[0]) % 4 != 0) return 1;" in text
+
+
+def test_extents_that_are_products(monkeypatch):
+    """Of arguments, none of them below 1 in an extent, and of numbers."""
+    calls = []
+    made = lambda param: lambda *facts: calls.append(facts) or b"m" * 128  # noqa: E731
+    monkeypatch.setattr(params_module, "encoder", made)
+    param = map_param(shape=("2*a*b", 64), strides=("a*b", 1))
+    pack([param], {"x": torch.zeros(8), "a": 3, "b": 5})
+    pack([param], {"x": torch.zeros(8), "a": 0, "b": 5})
+    assert [facts[1:] for facts in calls] == [((30, 64), (15, 1)), ((10, 64), (0, 1))]
+    text = source_text(KernelModule("k", "", (), (param,), 128), b"", "k")
+    assert "(unsigned long long)(2*a*b)" in text
+    assert "(unsigned long long)(a*b) * 2" in text
+    assert "CUdeviceptr x, long long a, long long b" in text
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,48 @@ def test_indexes_with_loop_variables_and_batches() -> None:
     assert loads[0].block_shape == (1, 64, 64)  # type: ignore[attr-defined]
 
 
+def stacked(a, b, c, G, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Matrices that lie one after the other: rows count over all of them, masks within one."""
+    m, n, z = tl.program_id(0) * BM, tl.program_id(1) * BN, tl.program_id(2)
+    rm, rn, rk = m + tl.arange(0, BM), n + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x_mask = (rm[:, None] < M) & ((k + rk)[None, :] < K)
+        x = tl.load(a + (z * M + rm)[:, None] * K + (k + rk)[None, :], mask=x_mask, other=0.0)
+        y_mask = ((k + rk)[:, None] < K) & (rn[None, :] < 96)
+        y = tl.load(
+            b + (z * K + k + rk)[:, None] * N + (z % 2 * 96 + rn)[None, :], mask=y_mask, other=0.0
+        )
+        acc = tl.dot(x, y, acc)
+    row = z * M + rm
+    tl.store(
+        c + row[:, None] * N + rn[None, :], acc, mask=(row[:, None] < G * M) & (rn[None, :] < N)
+    )
+
+
+def test_bounds_that_count_less_than_the_index() -> None:
+    """What an index counts beside what its mask bounds is a dimension of its own."""
+    numbers = dict.fromkeys(("G", "M", "N", "K"), N16)
+    graph, made = blocked(stacked, dict.fromkeys("abc", P) | numbers, **TILE)
+    assert made.notes == []
+    assert [(v.shape, v.strides) for v in made.views] == [
+        ((None, "M", "K"), ("M*K", "K", 1)),
+        ((None, None, "K", 96), ("N*K", 96, "N", 1)),
+        (("G*M", "N"), ("N", 1)),
+    ]
+    loads = [op for op in graph.walk() if op.opcode == "memory.load"]
+    assert loads[1].block_shape == (1, 1, 64, 64)  # type: ignore[attr-defined]
+
+
+def test_products_of_strides_are_aligned_by_one_factor() -> None:
+    numbers = {"G": N1, "M": N1, "N": N16, "K": N1}
+    _, made = blocked(stacked, dict.fromkeys("abc", P) | numbers, **TILE)
+    assert "the stride 'M * K' is not known to be a multiple of 16 bytes" in made.notes[0]
+    graph, made = blocked(stacked, dict.fromkeys("abc", P) | numbers | {"K": N16}, **TILE)
+    assert made.notes == []
+    assert all("tma=1" in str(a.type) for a in graph.args[-3:])
+
+
 def declined(change: Callable[[str], str], **specs_: Any) -> str:
     """Why a changed form of `product` is not recognised."""
     import inspect
@@ -167,7 +209,7 @@ def declined(change: Callable[[str], str], **specs_: Any) -> str:
     [
         ("other=0.0", "other=1.0", "`other` that is not 0"),
         ("& (rn < N)[None, :]", "& (rn != 3)[None, :]", "the mask is no bound"),
-        ("& (rn < N)[None, :]", "& (rn < N - 1)[None, :]", "neither a number nor an argument"),
+        ("& (rn < N)[None, :]", "& (rn < N - 1)[None, :]", "is no product of numbers and arguments"),
         ("& (rn < N)[None, :]", "& (rn >= 1)[None, :]", "the mask cuts dimension 1 at the low end"),
         ("* sb + rn[None, :]", "* sb + rn[None, :] * sb", "two dimensions have the same stride"),
         ("* sb + rn[None, :]", "* sb + (rn * rn)[None, :]", "two coordinates are multiplied"),

@@ -25,6 +25,7 @@ from tests.ring_kernels import scaled_args
 from tests.ring_kernels import scaled_matmul
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
+from tiledsl.codegen.module import TensorMapParam
 from tiledsl.report import render_report
 from tiledsl.simulator import simulate
 
@@ -87,10 +88,45 @@ def test_divisions_are_made_once() -> None:
 
 def test_what_only_decides_for_a_single_role() -> None:
     """Copies of both operands by one warpgroup take longer than the products."""
-    args = meta(conv_args(8, 28, 28, 256, 256, (128, 128, 64))[0])
-    report = conv.report(*args, grid=(49, 2))
+    args = meta(strided_args(4096, 4096, 1028, (128, 128, 64)))
+    report = strided_matmul.report(*args, grid=(32, 32))
     assert "plan: single role" in report
     assert "the threads of a load role copy too slowly" in report
+
+
+def test_addresses_in_two_parts() -> None:
+    """Of a convolution's rows the threads keep pointers; an iteration has one offset for all copies."""
+    args, _, grid = conv_args(1, 8, 8, 64, 64, (64, 64, 64))
+    for made, _ in (
+        copied_kernel(conv, args, grid=(*grid, 1)),
+        ring_kernel(conv, args, grid=(*grid, 1)),
+    ):
+        text = made.module.source
+        loop = text[text.index("for (int i_1 = 0; i_1 <") :]
+        moved = re.search(r"bf16\* const t_\d+ = (x_\d+)\[i / 8\] \+ \(t_\d+ \+ ", loop)
+        assert moved is not None
+        assert f"bf16* {moved[1]}[" in text
+
+
+def test_quotients_of_the_loop_variable_are_counted() -> None:
+    args, _, grid = conv_args(1, 8, 8, 128, 64, (64, 64, 64))
+    for made, _ in (
+        copied_kernel(conv, args, grid=(*grid, 1)),
+        ring_kernel(conv, args, grid=(*grid, 1)),
+    ):
+        text = made.module.source
+        loop = text[text.index("for (int i_1 = 0; i_1 <") :]
+        assert "div_or_zero<int>(i_1" not in loop
+        assert re.search(r"rs_\d = t_\d+ \? \(rs_\d \+ t_\d+\) : rs_\d;", loop)
+
+
+def test_weights_of_a_convolution_are_a_box() -> None:
+    """Its outer stride is the product of two arguments."""
+    args, _, grid = conv_args(2, 8, 8, 64, 64, (64, 64, 64))
+    made, _ = copied_kernel(conv, args, grid=(*grid, 1))
+    maps = {p.name: p for p in made.module.params if isinstance(p, TensorMapParam)}
+    assert maps["w_ptr_view_map"].strides == ("C*OC", "OC", 1)
+    assert maps["y_ptr_view_map"].shape == ("B*P*Q", "OC")
 
 
 def test_without_bulk_loads_only_threads_arrive() -> None:

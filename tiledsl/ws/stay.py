@@ -124,7 +124,7 @@ def add_programs(
     with b.at(loop.before):
         b.add(Yield((b.value(Compare("lt", asked[0], count)), *asked)))
     with b.at(loop.body):
-        b.value(DrawProgram(num_ctas), "drawn")
+        b.value(DrawProgram(count, cluster_size=num_ctas), "drawn")
         for op in ops:
             if isinstance(op, program.ProgramId):
                 mapping[op.result] = now
@@ -139,7 +139,7 @@ def send_after(graph: TileGraph, loop: While, op: Op, num_ctas: int) -> None:
     drawn = loop.body.ops[0]
     assert isinstance(drawn, DrawProgram)
     b = Builder(graph, loop.body, loop.body.ops.index(op) + 1, op.loc)
-    b.add(SendProgram(drawn.result, programs_of(loop), cluster_size=num_ctas))
+    b.add(SendProgram(drawn.result, cluster_size=num_ctas))
 
 
 def programs_of(loop: While) -> Value:

@@ -30,18 +30,21 @@ class ProgramContext:
 
 @emits("role.draw_program")
 def draw(op: ops.DrawProgram, e: Emission) -> ProgramContext:
-    """`const int drawn_1 = draw_program<8>(&tile_counters[launch_slot]);`."""
-    return ProgramContext(e.assignment(op.result, "drawn"), op.cluster_size, e.params.launch_slot())
+    """`const int drawn_1 = draw_program<8>(&tile_counters[launch_slot], grid_0);`."""
+    return ProgramContext(
+        e.assignment(op.result, "drawn"),
+        op.cluster_size,
+        e.params.launch_slot(),
+        count=e.text(op.count),
+    )
 
 
 @emits("role.send_program")
 def send(op: ops.SendProgram, e: Emission) -> ProgramContext:
-    """`send_program<8>(&tile_counters[launch_slot], drawn_1, grid_0, box_1, sent_1);`."""
+    """`send_program<8>(drawn_1, box_1, sent_1);`."""
     return ProgramContext(
         cluster_size=op.cluster_size,
-        slot=e.params.launch_slot(),
         drawn=e.text(op.drawn),
-        count=e.text(op.count),
         box=_given(op.box, e),
         barrier=_given(op.barriers, e),
     )

@@ -22,9 +22,11 @@ LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
 class DrawProgram(Op, opcode="role.draw_program", levels=LOWER, effect=Effect.SYNC):
     """Draws a number from the launch's counter, once for each program that a cluster starts.
 
-    cluster_size: CTAs that run a program together; their first thread has the result (i32).
+    count: of all programs; after so many draws the counter is 0 again. cluster_size: CTAs that run
+    a program together; their first thread has the result (i32).
     """
 
+    count: Value = operand()
     cluster_size: int = attribute(default=1)
 
     def infer_types(self) -> tuple[Type, ...]:
@@ -35,13 +37,12 @@ class SendProgram(Op, opcode="role.send_program", levels=LOWER, effect=Effect.SY
     """Tells all threads of the cluster the program that a drawn number stands for.
 
     A cluster runs the program of its index first, then the one a round later, then drawn ones.
-    count: of all programs. Between two of these ops all threads exchange something, so that
-    everyone has received what was sent before. box, barriers, cursor: where it is sent.
+    Between two of these ops all threads exchange something, so that everyone has received what was
+    sent before. box, barriers, cursor: where it is sent.
     Ref: PTX ISA, st.async.
     """
 
     drawn: Value = operand()
-    count: Value = operand()
     box: Value | None = operand(default=None)
     barriers: Value | None = operand(default=None)
     cursor: Value | None = operand(default=None)

@@ -109,7 +109,7 @@ FENCE = """
 extern "C" __global__ void fence(const __grid_constant__ TensorMap map) {
   fence_async_smem(); fence_async_cluster(); fence_async_global(); fence_async();
   fence_cta(); fence_cluster(); fence_gpu(); fence_tensormap_acquire(&map);
-  grid_dependency_wait(); grid_launch_dependents();
+  grid_dependency_wait(); grid_launch_dependents(); grid_launch_dependents_by_last<132>();
 }
 """
 

@@ -92,6 +92,8 @@ HIDING_BLOCKS, HIDING_BYTES = 4, 4
 """CTAs on an SM, and bytes of an element that they load, with which they hide what they share."""
 MOST_BYTES = 4
 """Bytes of an element that count there: wider ones are rare."""
+LAST_BLOCKS = 8
+"""CTAs an SM, of the last ones of a grid, that let the next kernel start."""
 
 
 @dataclass(frozen=True)
@@ -522,8 +524,9 @@ class Lowering:
             if role.num_ctas > 1:
                 self.start_cluster(role)
             if self.plan.pdl and role.body.ops:
-                self.graph.insert_before(role.body.ops[0], GridDependency())
                 programs = self.target.num_sms * self.plan.min_blocks
+                last = 0 if self.plan.stays else min(programs, LAST_BLOCKS * self.target.num_sms)
+                self.graph.insert_before(role.body.ops[0], GridDependency(last=last))
                 prefetch_first_loads(self.graph, role.body, programs)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE

@@ -33,5 +33,11 @@ TDSL_FN void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "m
 // griddepcontrol.launch_dependents: the dependent grid may start once all blocks did this or ended; says
 // nothing about memory. Thread. ISA: griddepcontrol.
 TDSL_FN void grid_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// The same by the last LAST blocks alone: those before them have ended when these run. Blocks that say it
+// start at half the rate of others, so that a grid of many short ones takes twice as long if all do.
+template <u32 LAST> TDSL_FN void grid_launch_dependents_by_last() {
+  const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  if (gridDim.x * gridDim.y * gridDim.z - block <= LAST) grid_launch_dependents();
+}
 
 }  // namespace tdsl

@@ -65,6 +65,14 @@ def test_a_single_role_waits_before_global_memory():
     assert re.search(r"load", after)
 
 
+def test_only_the_last_ctas_of_a_plain_grid_let_the_next_kernel_start():
+    x = torch.empty(64, device="meta")
+    made = scale.compile(x, x, 64, 64, grid=(1,)).module
+    (last,) = re.findall(r"grid_launch_dependents_by_last<(\d+)>\(\);", made.source)
+    assert int(last) == 8 * 132
+    assert "griddepcontrol.launch_dependents" in made.standalone
+
+
 def test_kernels_that_wait_are_launched_so(monkeypatch):
     fake = fake_driver.install(monkeypatch)
     matmul.forget()

@@ -33,6 +33,13 @@ class InitContext:
 
 
 @dataclass(frozen=True)
+class DependencyContext:
+    """The call by which the next kernel may start."""
+
+    launch: str
+
+
+@dataclass(frozen=True)
 class ExpectAllContext:
     """All mbarriers of an array, and what is announced at each."""
 
@@ -184,12 +191,19 @@ def named(op: ops.NamedSync | ops.NamedArrive, e: Emission) -> NamedContext:
     "barrier.cluster",
     "barrier.warp",
     "barrier.async_fence",
-    "barrier.grid_dependency",
 )
 def plain(op: object, e: Emission) -> NoContext:
     """A call without arguments."""
     del op, e
     return NoContext()
+
+
+@emits("barrier.grid_dependency")
+def grid_dependency(op: ops.GridDependency, e: Emission) -> DependencyContext:
+    """`grid_launch_dependents(); grid_dependency_wait();`."""
+    del e
+    launch = "grid_launch_dependents"
+    return DependencyContext(f"{launch}_by_last<{op.last}>" if op.last else launch)
 
 
 @emits("barrier.expect_all")

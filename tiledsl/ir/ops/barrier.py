@@ -211,9 +211,15 @@ class AsyncFence(Op, opcode="barrier.async_fence", levels=LOWER, effect=Effect.S
 class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effect=Effect.SYNC):
     """Waits until the kernel before has finished its memory; the next one may start its prologue.
 
+    last: only so many CTAs, the last ones of the grid, say that the next kernel may start (0: all
+    of them). Those before have ended when the last ones run, and saying it halves the rate at
+    which CTAs start.
+
     No value of global memory is read or written before it; tma.prefetch_box may be. Ref: PTX ISA,
     griddepcontrol.
     """
+
+    last: int = attribute(default=0, kw_only=True)
 
     def infer_types(self) -> tuple[Type, ...]:
         return ()

@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.emulation.harness import replaced
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.codegen.module import KernelModule
@@ -37,10 +38,11 @@ def norm(x, weight, y, square, n, BLOCK: tl.constexpr):
     tl.store(y + row + at, value * tl.rsqrt(mean + 1e-6) * w, mask=at < n)
 
 
-def run(kernel: Any, args: list[Any], grid: int, seed: int = 0) -> KernelModule:
+def run(kernel: Any, args: list[Any], grid: int, seed: int = 0, **edit: str) -> KernelModule:
     made, runtime = compiled(kernel, args, persistent=True)
+    module = replaced(made.module, edit["old"], edit["new"]) if edit else made.module
     arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
-    emulate.run(made.module, arrays, (grid, 1, 1), seed=seed, num_sms=1, seconds=240.0)
+    emulate.run(module, arrays, (grid, 1, 1), seed=seed, num_sms=1, seconds=240.0)
     return made.module
 
 
@@ -75,9 +77,24 @@ def test_norm(dtype: torch.dtype, n: int, block: int) -> None:
     y, square = torch.full_like(x, float("nan")), torch.zeros(7)
     module = run(norm, [x, w, y, square, n, block], 7)
     lines = module.source.count("lane_id() < 8")  # before what a warp holds, where rows are turned
-    assert module.source.count("cp_async_commit") == 3 + lines
+    assert module.source.count("cp_async_commit") == 3 + lines + 1  # an empty group
     exact = x.double()
     mean = exact.square().mean(-1, keepdim=True)
     torch.testing.assert_close(square.double(), mean[:, 0], rtol=1e-5, atol=0)
     want = exact * (mean + 1e-6).rsqrt() * w.double()
     assert ((y.double() - want).norm() / want.norm()).item() < (1e-6 if dtype == F32 else 4e-3)
+
+
+@pytest.mark.parametrize(("n", "block"), [(16384, 16384), (16379, 16384)])
+def test_what_all_programs_load_is_waited_for_late(n: int, block: int) -> None:
+    """Each wait that would leave one group more under way is found."""
+    for old, new in (
+        ("cp_async_wait<1>", "cp_async_wait<2>"),
+        ("cp_async_wait<2>", "cp_async_wait<5>"),
+    ):
+        x, w = torch.randn(3, n), torch.randn(n)
+        y, square = torch.full_like(x, float("nan")), torch.zeros(3)
+        run(norm, [x, w, y, square, n, block], 3)
+        assert torch.isfinite(y).all()
+        with pytest.raises(emulate.EmulationFault, match="while a copy into it is in flight"):
+            run(norm, [x, w, y, square, n, block], 3, old=old, new=new)

@@ -2,8 +2,9 @@
 
 In a loop over programs (ws/stay.py) each thread copies what it will read itself, with `cp.async` to
 places of its own: it waits for nobody, and registers are free meanwhile. What all programs load
-from the same place is fetched once. One place serves all programs, since a thread reads it before
-it starts the next copies.
+from the same place is fetched once, behind what the first program loads, which need not wait for it
+before it reads it. One place serves all programs, since a thread reads it before it starts the next
+copies.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.pointer_copy import COPY_BYTES
+from tiledsl.ir.ops.pointer_copy import CopyCommit
 from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import fetched_bytes
 from tiledsl.ir.ops.smem_ring import Ring
@@ -181,33 +183,46 @@ def origin(op: Op) -> str:
 
 
 def _rewrite(graph: TileGraph, loop: While, fetches: list[Fetch], num_threads: int) -> None:
-    """The first program's fetches before the loop, the next one's after the last of its loads."""
+    """The first program's fetches before the loop, the next one's after the last of its loads.
+
+    What is read behind these is waited for where it is read first. Each fetch is a group of copies;
+    a wait leaves so many of the latest ones under way as follow in all programs at least.
+    """
     assert loop.parent is not None
     before = Builder(graph, loop.parent, loop.parent.ops.index(loop), fetches[0].load.loc)
     now, following = loop.body.args
     count = programs_of(loop)
     exists = before.value(ew.Compare("lt", loop.init[0], count))
+    last = [f for f in fetches if f.again][-1].load
+    start = loop.body.ops.index(last) + 1
+    late = [f for f in fetches if loop.body.ops.index(f.load) >= start]
+    fetches = [f for f in fetches if f not in late] + late
     slots: list[Value] = []
     done: dict[Value, Value] = {now: loop.init[0]}
     for f in fetches:
         type_ = SmemType((f.num_bytes,), uint8, 0, 0)
         slots.append(before.value(Ring(type_, 1, loc=f.load.loc), f.ring_name))
         add_copies(before, f, slots[-1], exists, done, num_threads)
-    last = [f for f in fetches if f.again][-1].load
-    after = Builder(graph, loop.body, loop.body.ops.index(last) + 1, last.loc)
+    after = Builder(graph, loop.body, start, last.loc)
     inside = after.value(ew.Compare("lt", following, count))
     ahead: dict[Value, Value] = {now: following}
     for f, slot in zip(fetches, slots, strict=True):
         if f.again:
             add_copies(after, f, slot, inside, ahead, num_threads)
-    for i, (f, slot) in enumerate(zip(fetches, slots, strict=True)):
+    for _ in late:  # so that the same numbers of groups follow in each program
+        after.add(CopyCommit())
+    waits = {fetches[0].load.id: len(late)}
+    if late:
+        waits[late[0].load.id] = len(late) + sum(f.again for f in fetches)
+    for f, slot in zip(fetches, slots, strict=True):
         mapping: dict[Value, Value] = {}
         regions = tuple(clone_region(r, mapping) for r in f.load.regions)
         new = f.load.rebuild(
             mapping,
             regions,
             slot=slot,
-            waits=i == 0,
+            waits=f.load.id in waits,
+            pending=waits.get(f.load.id, 0),
             num_threads=num_threads,
             filled_slot=f.is_filled,
         )

@@ -291,6 +291,7 @@ def _segment(op: ops.LoadLanes, e: Emission, at: str, before: str) -> LanesConte
     name = e.segments[op.result] = e.names.fresh(f"{e.name(op.result)}_at")
     type_ = memory_type(op.dtype)
     place = f"{own_place(op, op.slot, e)} + {LINE_BYTES}"
+    before += "\nwarp_sync();" if before else ""  # lanes read what others have fetched
     call = f"const Segment {name} = segment_at<{type_}>({place}, {e.text(op.inputs[-1])});"
     return LanesContext(at, "", call, before, "", "filled")
 

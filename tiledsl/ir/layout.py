@@ -43,6 +43,19 @@ class Digit:
         return f"{self.size}{self.unit.value[0]}{self.stride}"
 
 
+def _merged(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+    out: list[Digit] = []
+    for d in digits:
+        before = out[-1] if out else None
+        if d.size == 1:
+            continue
+        if before and before.unit is d.unit and d.stride == before.stride * before.size:
+            out[-1] = Digit(before.size * d.size, d.unit, before.stride)
+        else:
+            out.append(d)
+    return tuple(out)
+
+
 @dataclass(frozen=True)
 class Layout:
     """A register layout.
@@ -86,10 +99,15 @@ class Layout:
         """Extents that the digits span; at least the tile's shape."""
         return tuple(prod(d.size for d in digits) for digits in self.dims)
 
+    @cached_property
+    def merged_dims(self) -> tuple[tuple[Digit, ...], ...]:
+        """The digits, with those made one that follow on each other in one unit."""
+        return tuple(_merged(digits) for digits in self.dims)
+
     def same_places(self, other: Layout) -> bool:
         """True when both put every element into the same register, lane and warp."""
         return (
-            self.dims == other.dims
+            self.merged_dims == other.merged_dims
             and self.num_regs == other.num_regs
             and self.num_warps == other.num_warps
         )

@@ -184,6 +184,17 @@ def test_text_reads_back(layout: Layout, kind: str) -> None:
     assert parse_type(str(type_)) == type_
 
 
+def test_same_places_merges_digits_that_follow_on_each_other() -> None:
+    pairs = Layout(((Digit(2, Unit.REG, 1), Digit(2, Unit.REG, 2), Digit(32, Unit.LANE, 1)),), 4, 1)
+    fours = Layout(((Digit(4, Unit.REG, 1), Digit(1, Unit.WARP), Digit(32, Unit.LANE, 1)),), 4, 1)
+    swapped = Layout(
+        ((Digit(2, Unit.REG, 2), Digit(2, Unit.REG, 1), Digit(32, Unit.LANE, 1)),), 4, 1
+    )
+    assert np.array_equal(pairs.coords(), fours.coords())
+    assert pairs.same_places(fours)
+    assert not pairs.same_places(swapped)
+
+
 def test_same_places_ignores_the_kind() -> None:
     a = mma_accumulator(64, 8)
     assert a.same_places(Layout(a.dims, a.num_regs, a.num_warps, "other"))

@@ -107,8 +107,9 @@ class DeferredLoop:
         values = list(branch.results)
         if self.depth == 2:
             b.add(mma.Wait((), pending=1))
-            is_later = b.value(Compare("ne", iv, starts[0]), "is_later")
-            maker.when(b.value(And(there, is_later)), lambda: maker.release(self.channel))
+            if len(starts) > 1:  # the only iteration over a chunk is else the first one
+                is_later = b.value(Compare("ne", iv, starts[0]), "is_later")
+                maker.when(b.value(And(there, is_later)), lambda: maker.release(self.channel))
         self.store_chunk(iv, starts)
         if self.depth == 1:
             values = maker.wait(self.channel, values, 0)

@@ -55,6 +55,9 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
+from tiledsl.ws.vector_stores import can_move
+from tiledsl.ws.vector_stores import move_store
+from tiledsl.ws.vector_stores import row_layout
 from tiledsl.ws.widening import widen_at_use
 
 SECTOR_BYTES = 32
@@ -423,6 +426,12 @@ def _convert_accesses(
         access = access_of(op)
         if not isinstance(access, pointer.Load | pointer.Store):
             continue
+        if isinstance(access, pointer.Store) and not free(access.value):
+            rows = row_layout(access, facts) if can_move(access, free) else None
+            if rows is not None:
+                notes.append(_note(access, access.value, _layout(access.value), rows))
+                move_store(graph, access, rows)
+                continue
         others = [v for v in access.operands if _is_tile(v) and v is not anchor(access)]
         if not all(free(v) for v in others) or free(anchor(access)):
             continue

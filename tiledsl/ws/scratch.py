@@ -94,11 +94,14 @@ def scratch_bytes(role: Role) -> int:
 
 
 def _parted(role: Role) -> tuple[list[Op], list[Op]]:
-    """Ops with memory of their own, and those that share, both in program order."""
+    """Ops with memory of their own, and those that share, both in program order.
+
+    What has no barriers does not share.
+    """
     wanting = [op for op in role.body.walk() if requested_bytes(op)]
-    own: set[Op] = set()
+    own = set(filter(_has_no_barrier, wanting))
     left = OWN_BYTES // role.instances
-    for op in sorted(wanting, key=requested_bytes):
+    for op in sorted((op for op in wanting if op not in own), key=requested_bytes):
         left -= padded_bytes(op)
         if left < 0 or requested_bytes(op) > SMALL_BYTES:
             break
@@ -127,7 +130,15 @@ def _is_alone(op: Op, wanting: list[Op]) -> bool:
     Another op of the same block runs between two runs of this one, and its barrier comes after all
     threads have read what this one wrote.
     """
-    return not any(other is not op and other.parent is op.parent for other in wanting)
+    return not any(
+        other is not op and other.parent is op.parent and not _has_no_barrier(other)
+        for other in wanting
+    )
+
+
+def _has_no_barrier(op: Op) -> bool:
+    """Whether each warp exchanges data in memory of its own."""
+    return getattr(op, "is_within_warps", False)
 
 
 def _assign(

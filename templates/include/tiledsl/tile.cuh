@@ -255,6 +255,29 @@ TDSL_FN void write_columns(u32 smem, const Packed<T, N>& x, u32 row, u32 lane) {
     }
   }
 }
+// A 16-bit tile that lies as wgmma accumulators (BLOCK words per 64 rows), as rows of 16-byte vectors, LANES lanes a
+// row. `scratch`: 2048 bytes of the warp. Warp, converged. ISA: stmatrix, wgmma register fragments.
+template <int BLOCK, int LANES, class T, int N>
+TDSL_FN void rows_in_warp(Packed<T, N>& to, const Packed<T, N>& from, u32 scratch, u32 lane) {
+  static_assert(sizeof(T) == 2 && BLOCK % (2 * LANES) == 0, "16-bit elements, whole rows of vectors");
+  const u32 put = scratch + (lane & 15) * 128, chunk = ((lane >> 4) ^ (lane & 7)) << 4;
+#pragma unroll
+  for (int w = 0; w < N / 2; w += 2 * LANES) {
+    warp_sync();
+#pragma unroll
+    for (int c = 0; c < LANES / 2; ++c) {
+      const int v = w + 4 * c;
+      stmatrix_x4(put + (chunk ^ c * 32), from.w[v], from.w[v + 1], from.w[v + 2], from.w[v + 3]);
+    }
+    warp_sync();
+#pragma unroll
+    for (int j = 0; j < LANES / 2; ++j) {
+      const u32 row = lane / LANES + j * (32 / LANES), at = (lane % LANES ^ (row & 7)) << 4;
+      u32* const v = to.w + w + 4 * j;
+      ld_shared_v4<u32>(scratch + row * 128 + at, v[0], v[1], v[2], v[3]);
+    }
+  }
+}
 // The reverse of write_rows for a whole tile. Warp, converged. ISA: ldmatrix, wgmma register fragments.
 template <int BLOCK, int COLS, int LINES, class T, int N>
 TDSL_FN void read_rows(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {

@@ -33,6 +33,8 @@ from tiledsl.ir.ops import tile as tile_ops
 from tiledsl.ir.ops import tile_moves as ops
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
+from tiledsl.ir.warp_rows import WARP_BYTES
+from tiledsl.ir.warp_rows import rows_of_move
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,19 @@ def clamped_coordinates(e: Emission, type_: TileType) -> list[str]:
 def _exchange(op: Op, e: Emission, puts: str, gets: str, variant: str = "") -> ExchangeContext:
     sync = sync_text(e, getattr(op, "barrier", 0))
     return ExchangeContext(sync if getattr(op, "guarded", True) else "", puts, sync, gets, variant)
+
+
+def rows_of_warps(op: tile_ops.ConvertLayout, e: Emission) -> ExchangeContext:
+    """An accumulator as rows of vectors: each warp through memory of its own, without barriers."""
+    type_ = tile_type(op.a, op.opcode)
+    made = rows_of_move(e.layout(type_), op.layout, type_.dtype.bytes)
+    if made is None:
+        raise CodegenError(f"{op.opcode}: {op.layout} is no layout of a warp's rows")
+    mine = f"{scratch_of(op, e)} + {e.use_in('warp')} * {WARP_BYTES}u"
+    form = f"{made.block_words}, {made.lanes}"
+    name = e.name(op.result, "x")
+    call = f"rows_in_warp<{form}>({name}, {e.text(op.a)}, {mine}, {e.use_in('lane')});"
+    return ExchangeContext("", call, "", "", "exchange")
 
 
 def whole_tile(op: Op, e: Emission, source: Value, variant: str = "") -> ExchangeContext:

@@ -331,8 +331,11 @@ def _move(op: Op, e: Emission, source: Value, follows: Sequence[int | None]) -> 
 def convert_layout(op: ops.ConvertLayout, e: Emission) -> object:
     """Registers renamed where that is all, else through shared memory."""
     if op.scratch is not None:
+        from tiledsl.codegen.contexts.exchange import rows_of_warps
         from tiledsl.codegen.contexts.exchange import whole_tile
 
+        if op.is_within_warps:
+            return rows_of_warps(op, e)
         return whole_tile(op, e, op.a, "exchange")
     return _move(op, e, op.a, tuple(range(tile_type(op.result, "convert").rank)))
 

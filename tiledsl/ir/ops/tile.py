@@ -38,6 +38,8 @@ from tiledsl.ir.operands import element_type
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
+from tiledsl.ir.warp_rows import WARP_BYTES
+from tiledsl.ir.warp_rows import rows_of_move
 from tiledsl.target import Target
 
 if TYPE_CHECKING:
@@ -288,7 +290,15 @@ class ConvertLayout(
         assert t.layout is not None
         if keeps_threads(t.layout, self.layout):
             return 0
+        if self.is_within_warps:
+            return t.layout.num_warps * WARP_BYTES
         return exchange_bytes(t.num_elements, t.dtype.bytes)
+
+    @property
+    def is_within_warps(self) -> bool:
+        """Whether each warp has shared memory of its own, and no barrier is needed."""
+        t = tile_type(self.a, "convert_layout")
+        return rows_of_move(t.layout, self.layout, t.dtype.bytes) is not None if t.layout else False
 
     def evaluate(self, a: Any, *_: Any) -> Any:
         return a

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tiledsl.compiled import Kernel
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import Buffer
 from tiledsl.ir.ops.smem import Slot
 from tiledsl.ir.ops.smem import View
 from tiledsl.ir.ops.tma import Load
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.search_role import SEARCH
 from tiledsl.ws.slot_vectors import slot_vectors
 
 
@@ -28,7 +30,8 @@ def render_report(kernel: Kernel, remark: str = "") -> str:
     lines.append(f"threads: {module.num_threads} ({module.num_threads // units[0]} {units[1]})")
     if isinstance(plan, Plan):
         channels = _channels(kernel, plan)
-        lines += ["roles:", *_roles(plan, loads=bool(channels))]
+        roles = {r.name for r in kernel.machine.find(Role)} if kernel.machine else set[str]()
+        lines += ["roles:", *_roles(plan, roles, loads=bool(channels))]
         lines += ["channels:", *(channels or ["  none: no operand of a dot comes through TMA"])]
     if kernel.cost is not None:
         c = kernel.cost
@@ -60,13 +63,15 @@ def _nvrtc(kernel: Kernel) -> str:
     return f", {kernel.compiled.seconds * 1e3:.0f} ms NVRTC" if kernel.compiled is not None else ""
 
 
-def _roles(plan: Plan, *, loads: bool) -> list[str]:
+def _roles(plan: Plan, roles: set[str], *, loads: bool) -> list[str]:
     limit = f", setmaxnreg {plan.producer_registers}" if plan.producer_registers else ""
     task = "issues the loads" if loads else "draws the tiles, nothing is loaded for the consumers"
     who = "its threads copy, one" if plan.copies else "one thread"
     out = [f"  producer: warpgroup 0, {who} {task}{limit}"]
     if plan.epilogue_slots:
         out.append("  epilogue loads: warpgroup 0, a thread of another warp, in chunks")
+    if SEARCH in roles:
+        out.append("  search: warpgroup 0, a thread of another warp finds the numbers of tiles")
     last = plan.num_consumers
     how = "one tile each, in turn" if plan.ping_pong else "one tile together"
     limit = f", setmaxnreg {plan.consumer_registers}" if plan.consumer_registers else ""

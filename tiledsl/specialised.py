@@ -53,6 +53,7 @@ from tiledsl.ws.refusals import BY_OPTIONS
 from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.refusals import note_failure
 from tiledsl.ws.rescale import fuse_consumer
+from tiledsl.ws.search_role import build_search
 from tiledsl.ws.select import Choice
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
@@ -189,10 +190,13 @@ def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     channel = epilogue_channel(graph, builder, plan, channels, stores)
-    handed = None if plan.copies else handed_numbers(graph, builder, analysis, plan, notes)
-    build_producer(graph, builder, plan, channels, mapping, handed=handed)
+    numbers = None if plan.copies else handed_numbers(graph, builder, analysis, plan, notes)
+    build_producer(graph, builder, plan, channels, mapping, numbers=numbers)
     if channel is not None:
         build_loader(graph, builder, plan, channels, channel, mapping)
+    if numbers is not None and numbers.apart:
+        build_search(graph, builder, plan, mapping, numbers)
+    handed = None if numbers is None else numbers.consumers
     build_consumer(graph, builder, plan, channels, mapping, stores, channel, handed)
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis

@@ -15,6 +15,7 @@ from tests.emulation.matmuls import tensor
 from tiledsl import emulate
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
+from tiledsl.ir.ops.role import Role
 from tiledsl.jit import normalize_grid
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.simulate import simulate
@@ -73,6 +74,46 @@ def test_problems_of_all_sizes(name: str) -> None:
         for x, y, z in zip(*lists.values(), strict=True):
             want = (x.astype(F32) @ y.astype(F32)).astype(BF16)
             np.testing.assert_array_equal(z.astype(F32), want.astype(F32))
+
+
+# fmt: off
+@tiledsl.jit
+def added(a: tl.TensorList, b: tl.TensorList, old: tl.TensorList, c: tl.TensorList, BM: tl.constexpr = 128,
+          BN: tl.constexpr = 192, BK: tl.constexpr = 64):
+    """c[g] = a[g] @ b[g] + old[g] for all g."""
+    tile = tl.program_id(0)
+    group, first, start = 0, 0, 0
+    for g in range(0, len(a)):
+        tiles = tl.cdiv(a[g].shape[0], BM)
+        is_here = (tile >= start) & (tile < start + tiles)
+        group, first = tl.where(is_here, g, group), tl.where(is_here, start, first)
+        start += tiles
+    m = (tile - first) * BM
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, a[group].shape[1], BK):
+        acc = tl.dot(a[group].load((m, k), (BM, BK)), b[group].load((k, 0), (BK, BN)), acc)
+    c[group].store((m, 0), acc + old[group].load((m, 0), (BM, BN)).to(tl.float32))
+# fmt: on
+
+
+def test_three_roles_in_the_load_warpgroup() -> None:
+    """Threads of three warps load operands, load for the epilogue, and search."""
+    sizes = (130, 0, 260, 1)
+    lists: Lists = {
+        "a": [whole(m, 136) for m in sizes],
+        "b": [whole(192, 136).T for _ in sizes],
+        "old": [whole(m, 192) for m in sizes],
+        "c": [np.full((m, 192), np.nan, BF16) for m in sizes],
+    }
+    made = run(added, lists, (6,), 0, (400,))
+    assert made.machine is not None
+    roles = [r.name for r in made.machine.find(Role)]
+    assert roles == ["producer", "epilogue loads", "search", "consumer"]
+    assert made.certificate is not None
+    assert made.certificate.proved
+    for x, y, z, c in zip(*lists.values(), strict=True):
+        want = (x.astype(F32) @ y.astype(F32) + z.astype(F32)).astype(BF16)
+        np.testing.assert_array_equal(c.astype(F32), want.astype(F32))
 
 
 def test_the_simulator_agrees() -> None:

@@ -261,7 +261,7 @@ def streamed_tiles(
     graph: TileGraph, puts: Mapping[Value, aref.Put], rings: Mapping[Value, Ring]
 ) -> StreamedTiles | None:
     """The ring of a role that loads for the epilogue, and the loads that it stands for."""
-    loaders = {r.id for r in graph.find(Role) if r.warp}
+    loaders = {r.id for r in graph.find(Role) if r.warp == LOADER_WARP}
     for value, put in puts.items():
         if any(o.id in loaders for o in graph.enclosing(put)):
             return StreamedTiles(value, rings[value], [o for o in graph.find(Load) if o.streamed])

@@ -1,9 +1,10 @@
-"""Numbers of a tile that take time to find: the load role finds them, and hands them on.
+"""Numbers of a tile that take time to find: one role finds them, and hands them on.
 
 A search in a table, a number from memory: all consumers would look for them between two tiles,
-while no product runs. The load role does so ahead of them, under the products of the tile before,
-and puts what it found into a channel of its own. What follows from these numbers in a few
-instructions is computed on both sides, as long as there is room.
+while no product runs, and the load role while the slots of its ring run out. A thread of its own
+(`search_role`) does so some tiles ahead of both, and puts what it found into a channel for each;
+where the load role needs more than a slot holds, it searches itself, and hands on. What follows
+from these numbers in a few instructions is computed on both sides, as long as there is room.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.slot_vectors import loads_of
+from tiledsl.ws.slot_vectors import slot_vectors
 
 SLOTS = 4
 MOST = 4
@@ -41,44 +44,84 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Handed:
-    """The channel. values: of the tile graph. loop: in front of which the load role puts them."""
+    """A channel. values: of the tile graph. loop: in front of which all of them are known."""
 
     aref: Value
     values: tuple[Value, ...]
     loop: For
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """The channels of a plan.
+
+    apart: whether a role of its own finds the numbers, else the load role does. loads: what it then
+    hands on to the load role, None where that asks for nothing.
+    """
+
+    consumers: Handed
+    loads: Handed | None = None
+    apart: bool = False
+
+
 def handed_numbers(
     graph: TileGraph, builder: Builder, analysis: Analysis, plan: Plan, notes: list[str]
-) -> Handed | None:
-    """The channel of a plan whose tiles have such numbers; a note says why there is none."""
+) -> Numbers | None:
+    """The channels of a plan whose tiles have such numbers; notes say what has to do without."""
     first = analysis.loops[0].loop
     alternates = plan.ping_pong or plan.cluster_size > 1
     if not plan.persistent or alternates or first.parent is not graph.body:
         return None
-    values, why = _chosen(graph, analysis)
+    values, why = _chosen(graph, analysis, _asked_by_consumers(graph, analysis))
     if why:
         notes.append(f"the consumers look for their tile themselves: {why}")
     if not values or why:
         return None
+    consumers = Handed(_channel(builder, "found"), values, first)
+    values, why = _chosen(graph, analysis, _asked_by_loads(graph, analysis))
+    if why:
+        notes.append(f"the load role looks for its tile itself: {why}")
+        return Numbers(consumers)
+    loads = Handed(_channel(builder, "place"), values, first) if values else None
+    return Numbers(consumers, loads, apart=True)
+
+
+def _channel(builder: Builder, name: str) -> Value:
     payload = SmemType((MOST,), int32, 0, 0)
-    return Handed(builder.value(aref.Create((payload,), SLOTS), "found"), values, first)
+    return builder.value(aref.Create((payload,), SLOTS), name)
 
 
-def _chosen(graph: TileGraph, analysis: Analysis) -> tuple[tuple[Value, ...], str]:
-    """What is handed on, or why nothing is.
+def _asked_by_consumers(graph: TileGraph, analysis: Analysis) -> list[Value]:
+    """What all but the loads ask for."""
+    loads = {o.op.id for f in analysis.loops for o in f.loads}
+    inside = {o.id for op in graph.walk() if _finds(op) for r in op.regions for o in r.walk()}
+    users = [o for o in graph.walk() if o.id not in loads | inside and not _finds(o)]
+    return [v for op in users for v in op.operands]
+
+
+def _asked_by_loads(graph: TileGraph, analysis: Analysis) -> list[Value]:
+    """What loads ask for, and the loops and branches around them."""
+    ops = [o for f in analysis.loops for o in loads_of((*f.loads, *slot_vectors(f)))]
+    around = {op: None for o in ops for op in graph.enclosing(o)}
+    return [v for op in (*ops, *around) for v in op.operands]
+
+
+def _chosen(
+    graph: TileGraph, analysis: Analysis, asked: list[Value]
+) -> tuple[tuple[Value, ...], str]:
+    """What is handed on to a role that asks for some values, or why nothing is.
 
     Best all that takes a search or divisions, the place in the grid included, as little of what
     follows from it as there may be; with less room, what follows; with still less, less.
     """
     searches = (For, If, While)
-    if not _slow_numbers(graph, analysis, searches):
+    if not _slow_numbers(graph, asked, searches):
         return (), ""
     divided = (*searches, FloorDiv, Mod)
     placed = (*divided, ProgramId)
     why = ""
     for slow, late in ((placed, False), (placed, True), (divided, False), (searches, False)):
-        values = _slow_numbers(graph, analysis, slow, late=late)
+        values = _slow_numbers(graph, asked, slow, late=late)
         why = _obstacle(graph, analysis, values)
         if not why:
             return values, ""
@@ -86,7 +129,7 @@ def _chosen(graph: TileGraph, analysis: Analysis) -> tuple[tuple[Value, ...], st
 
 
 def _obstacle(graph: TileGraph, analysis: Analysis, values: tuple[Value, ...]) -> str:
-    """Why the load role cannot hand these numbers on; or nothing."""
+    """Why these numbers cannot be handed on; or nothing."""
     if graph.find(Assert):
         return "assertions ask for them in every role"
     if len(values) > MOST:
@@ -109,16 +152,13 @@ def _obstacle(graph: TileGraph, analysis: Analysis, values: tuple[Value, ...]) -
 
 
 def _slow_numbers(
-    graph: TileGraph, analysis: Analysis, slow: tuple[type[Op], ...], *, late: bool = False
+    graph: TileGraph, asked: list[Value], slow: tuple[type[Op], ...], *, late: bool = False
 ) -> tuple[Value, ...]:
-    """What consumers need of slow ops and reads, in program order.
+    """What of slow ops and reads the values asked for need, in program order.
 
     late: instead of these, what follows from them and is used for something else than scalars.
     """
-    loads = {o.op.id for f in analysis.loops for o in f.loads}
-    inside = {o.id for op in graph.walk() if _finds(op) for r in op.regions for o in r.walk()}
-    users = [o for o in graph.walk() if o.id not in loads | inside and not _finds(o)]
-    work = [v for op in users for v in op.operands]
+    work = list(asked)
     known = {r for op in graph.body.ops if _is_slow(op, slow) for r in op.results}
     if late:
         known = tainted_values(graph, known)
@@ -160,7 +200,7 @@ def _fits(v: Value) -> bool:
 
 
 def put_numbers(b: Builder, handed: Handed, values: list[Value]) -> None:
-    """The load role's side."""
+    """The side of the role that finds the numbers."""
     zeros = [b.value(Constant(0, int32)) for _ in range(MOST - len(values))]
     put = aref.Put(handed.aref)
     b.add(put)
@@ -169,13 +209,14 @@ def put_numbers(b: Builder, handed: Handed, values: list[Value]) -> None:
 
 
 def take_numbers(b: Builder, handed: Handed) -> dict[Value, Value]:
-    """The consumers' side: what stands for the values of the tile graph.
+    """The other side: what stands for the values of the tile graph.
 
-    The slot is given back behind the loop: all lanes have what they read by then.
+    A role of one thread gives the slot back at once, consumers behind the loop: all lanes have what
+    they read by then.
     """
     get = aref.Get(handed.aref)
     b.add(get)
-    get.results[0].name = "found"
+    get.results[0].name = handed.aref.name
     read = ReadScalars(get.results[0], count=MOST, signed=True)
     b.add(read)
     for old, new in zip(handed.values, read.results, strict=False):

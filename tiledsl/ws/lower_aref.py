@@ -203,7 +203,6 @@ class Lowering(StoreLowering):
             buffers.append(
                 self.b.value(smem.Buffer(payload, type_.depth, at, loc=op.loc), f"{name}_ring")
             )
-        readers = 1 if self.plan.ping_pong else self.plan.num_consumers
         multicast = put.multicast or (False,) * len(buffers)
         size = put.cluster_size if any(multicast) else 1
         none = buffers[0]
@@ -214,11 +213,19 @@ class Lowering(StoreLowering):
             none,
             multicast,
             size,
-            4 * readers * size,
+            self.readers(op) * size,
             {},
             put.hints,
             frozenset(i for i, v in enumerate(end.values) if v in put.body.args),
         )
+
+    def readers(self, op: aref.Create) -> int:
+        """Warps of this CTA that give a slot back, or the one thread that reads it."""
+        gets = [g for g in self.graph.find(aref.Get) if g.aref is op.result]
+        roles = {r for g in gets for r in self.graph.enclosing(g) if isinstance(r, Role)}
+        if roles and all(r.single_thread for r in roles):
+            return len(roles)
+        return 4 * (1 if self.plan.ping_pong else self.plan.num_consumers)
 
     def make_stage(self) -> None:
         """Staging slabs: `store_buffers` chunks for each consumer warpgroup."""
@@ -498,7 +505,15 @@ class Lowering(StoreLowering):
     def lower_consumed(self, role: Role, op: aref.Consumed) -> None:
         cursor = self.cursor(role, op.aref, "release")
         b, ring = self.at(op), self.rings[op.aref]
-        b.add(barrier.Arrive(ring.empty, cursor, ring.cluster_size, converge=op.converge))
+        b.add(
+            barrier.Arrive(
+                ring.empty,
+                cursor,
+                ring.cluster_size,
+                single_thread=role.single_thread,
+                converge=op.converge,
+            )
+        )
         b.add(barrier.CursorNext(cursor))
         self.graph.erase(op)
 

@@ -56,7 +56,9 @@ from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.handed import Handed
+from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
+from tiledsl.ws.handed import take_numbers
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import is_vector
@@ -383,11 +385,12 @@ class ProducerBuilder(RoleBuilder):
         self.others = {op.id for c in channels.values() for op in loads_of(c.loads)}
         self.last = {last_load(c).id for c in channels.values()}
         self.bounds: dict[int, tuple[Value, Value]] = {}
-        self.handed: Handed | None = None
+        self.puts: Handed | None = None
+        self.taken: dict[Value, Value] = {}
 
     def clone(self, op: Op) -> None:
-        if self.handed is not None and op is self.handed.loop:
-            put_numbers(self.b, self.handed, [self.get(v) for v in self.handed.values])
+        if self.puts is not None and op is self.puts.loop:
+            put_numbers(self.b, self.puts, [self.get(v) for v in self.puts.values])
         channel = self.loads.get(op.id)
         if channel is not None:
             if op.id in self.last:
@@ -402,6 +405,12 @@ class ProducerBuilder(RoleBuilder):
         ):
             return
         super().clone(op)
+        self.map.update((r, self.taken[r]) for r in op.results if r in self.taken)
+
+    def take(self, handed: Handed) -> None:
+        """Numbers of the tile that the role of the search has found."""
+        self.taken = take_numbers(self.b, handed)
+        self.b.add(aref.Consumed(handed.aref))
 
     def put(self, channel: Channel) -> None:
         """One put with every load of the channel."""
@@ -461,7 +470,9 @@ class ProducerBuilder(RoleBuilder):
         if channel is not None and self.plan.split_k > 1:
             lower, upper = self.loop_bounds(op, constant_step(op))
         init = tuple(self.get(op.init[i]) for i in keep)
-        new = For(lower, upper, self.get(op.step), init, body=body, loc=op.loc)
+        # A search that is unrolled pushes the loops of the consumers out of the instruction cache.
+        unroll = -1 if channel is None else 1
+        new = For(lower, upper, self.get(op.step), init, unroll=unroll, body=body, loc=op.loc)
         self.b.add(new)
         self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
         with self.b.at(body):
@@ -546,7 +557,7 @@ def build_producer(
     channels: dict[int, Channel],
     mapping: dict[Value, Value],
     tiles: Value | None = None,
-    handed: Handed | None = None,
+    numbers: Numbers | None = None,
 ) -> Role:
     """The load role, appended at the builder's insertion point."""
     role = Role(
@@ -563,9 +574,12 @@ def build_producer(
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
-        maker.handed = handed
         loop, body = maker.tile_loop()
         with builder.at(body):
+            if numbers is not None and numbers.loads is not None:
+                maker.take(numbers.loads)
+            elif numbers is not None and not numbers.apart:
+                maker.puts = numbers.consumers
             maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])
         maker.end_tiles(loop, body)
     return role

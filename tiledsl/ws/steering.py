@@ -17,7 +17,7 @@ from tiledsl.ws.check_program import needed_scalars
 def mark_steering(graph: TileGraph, role: Role) -> None:
     """Says of each read of several scalars which of them loops and branches of the role follow."""
     reads = [o for o in role.body.walk() if isinstance(o, ReadScalars) and o.count > 1]
-    if not reads:
+    if not reads or role.single_thread:
         return
     steering = needed_scalars([v for op in role.body.walk() for v in steering_scalars(op)])
     for read in reads:

@@ -1,4 +1,4 @@
-"""What the load role finds for a tile and hands on."""
+"""What one role finds of a tile and hands on to the others."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.ops.smem import WriteScalars
+from tiledsl.report import render_report
+from tiledsl.ws.search_role import SEARCH
 
 BF16 = torch.bfloat16
 
@@ -59,6 +61,30 @@ def crowded(x: tl.Tensor, w: tl.Tensor, table, c: tl.Tensor, BM: tl.constexpr = 
     for k in range(0, tl.load(place + 3), BK):
         acc = tl.dot(x.load((m, k), (BM, BK)), w.load((k, n), (BK, BN)), acc)
     c.store((z, m, n), acc, end=tl.load(place + 4))
+
+
+@tiledsl.jit
+def scattered(x: tl.Tensor, w: tl.Tensor, table, c: tl.Tensor, BM: tl.constexpr = 128, BN: tl.constexpr = 128,
+              BK: tl.constexpr = 64):
+    """Five numbers that lie in memory say where operands lie, one where the result does."""
+    place = table + tl.program_id(0) * 6
+    y, z, m = tl.load(place), tl.load(place + 1), tl.load(place + 2)
+    n, row = tl.load(place + 3), tl.load(place + 5)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.load(place + 4), BK):
+        acc = tl.dot(x.load((y, m, k), (BM, BK)), w.load((z, k, n), (BK, BN)), acc)
+    c.store((row, 0), acc)
+
+
+@tiledsl.jit
+def filed(x: tl.Tensor, w: tl.Tensor, table, c: tl.Tensor, BM: tl.constexpr = 128, BN: tl.constexpr = 128,
+          BK: tl.constexpr = 64):
+    """A number that lies in memory says where the result goes."""
+    m, row = tl.program_id(0) * BM, tl.load(table + tl.program_id(0))
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, x.shape[1], BK):
+        acc = tl.dot(x.load((m, k), (BM, BK)), w.load((k, 0), (BK, BN)), acc)
+    c.store((row, 0), acc)
 # fmt: on
 
 
@@ -98,6 +124,20 @@ def many_places() -> Kernel:
     return first(crowded.request_for(args, {}, (1024, 1, 1))[1])
 
 
+def scattered_places() -> Kernel:
+    x = torch.empty(4, 1024, 4096, device="meta", dtype=BF16)
+    table = torch.empty(6 * 1024, device="meta", dtype=torch.int32)
+    args = (x, x.transpose(1, 2), table, x.view(4096, 4096))
+    return first(scattered.request_for(args, {"ping_pong": False}, (1024, 1, 1))[1])
+
+
+def filed_results() -> Kernel:
+    x = torch.empty(131072, 512, device="meta", dtype=BF16)
+    table = torch.empty(1024, device="meta", dtype=torch.int32)
+    args = (x, x[:128].t(), table, torch.empty(131072, 128, device="meta", dtype=BF16))
+    return first(filed.request_for(args, {"ping_pong": False}, (1024, 1, 1))[1])
+
+
 made = functools.cache(lambda kind: {"groups": groups, "list": lambda: problems(64)}[kind]())
 
 
@@ -113,19 +153,33 @@ def some(ops: list[Op], cls: type[Op]) -> list[Op]:
 # ---------------------------------------------------------------------- found once
 @pytest.mark.parametrize("kind", ["groups", "list"])
 def test_a_tile_is_searched_for_once(kind: str) -> None:
-    """The consumers neither search, nor divide, nor read memory between two tiles."""
+    """Neither loads nor consumers search, divide, or read memory between two tiles."""
     kernel = made(kind)
-    finder, users = ops_of(kernel, "producer"), ops_of(kernel, "consumer")
-    for cls in (TileToProgram, pointer.Load) if kind == "groups" else (TileToProgram,):
+    finder, loads, users = (ops_of(kernel, name) for name in (SEARCH, "producer", "consumer"))
+    for cls in (TileToProgram, pointer.Load) if kind == "groups" else (TileToProgram, Mod):
         assert some(finder, cls)
         assert not some(users, cls)
-    assert len(some(finder, WriteScalars)) == len(some(users, ReadScalars)) == 1
+        assert not some(loads, cls)
+    assert len(some(finder, WriteScalars)) == 2
+    assert len(some(loads, ReadScalars)) == len(some(users, ReadScalars)) == 1
     tiles = next(o for o in users if isinstance(o, For))
     over_store, rest = some(list(tiles.body.walk()), For)
     assert isinstance(over_store, For)
     assert isinstance(rest, For)
     assert over_store.upper is rest.lower, "the loops over K alone"
     assert not kernel.notes
+    assert "a thread of another warp finds the numbers of tiles" in render_report(kernel)
+
+
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_a_search_stays_rolled_up(kind: str) -> None:
+    """Unrolled, it would push the loops of the consumers out of the instruction cache."""
+    tiles, search = some(ops_of(made(kind), SEARCH), For)
+    assert isinstance(tiles, For)
+    assert isinstance(search, For)
+    assert search.unroll == -1
+    source = made(kind).module.source
+    assert source.count("#pragma unroll 1\n        for (int") == 1
 
 
 @pytest.mark.parametrize("kind", ["groups", "list"])
@@ -172,7 +226,22 @@ def test_what_keeps_numbers_at_home_is_said(kernel, why: str) -> None:
     assert bool(some(ops_of(found, "consumer"), ReadScalars)) == (not why)
 
 
-def test_divisions_are_handed_on_where_there_is_room() -> None:
-    """Two quotients of a list's tile, beside its problem."""
-    assert some(ops_of(made("list"), "producer"), Mod)
-    assert not some(ops_of(made("list"), "consumer"), Mod)
+def test_a_load_role_that_asks_for_too_much_searches_itself() -> None:
+    """And hands on what the consumers ask for."""
+    kernel = scattered_places()
+    (note,) = [n for n in kernel.notes if n.startswith("the load role looks for its tile itself")]
+    assert note.endswith("5 numbers, and a slot holds 4")
+    assert kernel.machine is not None
+    assert SEARCH not in {r.name for r in kernel.machine.find(Role)}
+    assert len(some(ops_of(kernel, "producer"), WriteScalars)) == 1
+    assert len(some(ops_of(kernel, "consumer"), ReadScalars)) == 1
+
+
+def test_a_load_role_that_asks_for_nothing_is_told_nothing() -> None:
+    kernel = filed_results()
+    assert len(some(ops_of(kernel, SEARCH), WriteScalars)) == 1
+    loads = ops_of(kernel, "producer")
+    assert not some(loads, ReadScalars)
+    assert not some(loads, pointer.Load)
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved, kernel.certificate.failure

@@ -61,7 +61,10 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
     if _fills_block(op, e):
         return RoleContext("", op.name, registers, declared + body, "whole")
     if op.warp:
-        return RoleContext("", op.name, "", declared + body, "more")
+        chain = _chain(op)
+        after = chain[chain.index(op) + 1 :]
+        variant = "between" if after and after[0].warp else "more"
+        return RoleContext("", op.name, "", declared + body, variant)
     if any(r.warp and r.first_warpgroup == op.first_warpgroup for r in _chain(op)):
         return RoleContext(_head(op, e), op.name, registers, declared + body, "open")
     return RoleContext(_head(op, e), op.name, registers, declared + body)

@@ -153,6 +153,22 @@ def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None)
     return found
 
 
+def looked_up(values: Iterable[Value]) -> bool:
+    """Whether a loop found one of some scalars, or memory says it."""
+    work, seen = list(values), set[Value]()
+    while work:
+        v = work.pop()
+        op = v.defining_op
+        if v in seen or op is None:
+            continue
+        if isinstance(op, For | While) or op.effect is Effect.READ:
+            return True
+        seen.add(v)
+        work += op.operands
+        work += [y for r in op.regions for y in _yielded(r)]
+    return False
+
+
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     out: frozenset[int] = frozenset()
     for s in sets:
@@ -445,7 +461,8 @@ class _Sides:
         if reason:
             return Declined("warp_specialize", reason, load.loc)
         axes = _union(program_axes(v, self.axes) for v in place_of(load))
-        return OperandLoad(load, smem, axes, load.result.name or side, copies)
+        name, found = load.result.name or side, looked_up(place_of(load))
+        return OperandLoad(load, smem, axes, name, copies, found)
 
     def smem(self, load: Load | pointer.Load) -> SmemType | tuple[SmemType, Copies] | str:
         """How an operand lies in its slot, and how threads copy it; or why it cannot."""

@@ -14,6 +14,9 @@ from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import WarpgroupIndex
+from tiledsl.ir.ops.smem import ReadScalars
+from tiledsl.ir.ops.smem import Slot
+from tiledsl.ir.ops.smem import WriteScalars
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import drawn_axis
@@ -44,7 +47,8 @@ class AllBounds:
 
     def __init__(self, code: Program) -> None:
         self.code = code
-        self.formulas = Formulas(self._leaf)
+        self.words = written_once(code)
+        self.formulas = Formulas(self._leaf, self._told)
         self._leaves: list[Leaf] = []
         self._found: dict[tuple[int, Program3], tuple[LaunchPoint, list[int]]] = {}
         self._first: dict[int, list[int]] = {}
@@ -78,6 +82,13 @@ class AllBounds:
         leaves = {i: program[self._leaves[i][1]] for i in numbers}
         return self.formulas.changed(values, leaves, steps)
 
+    def _told(self, v: Value) -> Value | None:
+        """What another role wrote where a word is read."""
+        op = v.defining_op
+        slot = op.smem.defining_op if isinstance(op, ReadScalars) else None
+        write = self.words.get(slot.buffer) if isinstance(slot, Slot) else None
+        return None if write is None else write.values[v.index]
+
     def _leaf(self, v: Value) -> Leaf:
         code = self.code
         match v.defining_op:
@@ -100,6 +111,16 @@ class AllBounds:
                 return "loaded", loaded_factors(code)[op]
             case _:
                 return "unknown", v.id
+
+
+def written_once(code: Program) -> dict[Value, WriteScalars]:
+    """By ring of words, the one op that writes them."""
+    found: dict[Value, list[WriteScalars]] = {}
+    for steps in code.code.values():
+        for op in [s.op for s in steps if isinstance(s.op, WriteScalars)]:
+            if isinstance(slot := op.smem.defining_op, Slot):
+                found.setdefault(slot.buffer, []).append(op)
+    return {buffer: ops[0] for buffer, ops in found.items() if len(ops) == 1}
 
 
 class Bounds:

@@ -130,14 +130,17 @@ class Formulas:
     """Scalars of a program as functions of leaves: what a launch gives, and no function here does.
 
     A scalar that is computed in several places the same way is one. key_of: what leaves of the same
-    value have in common. leaves: one of each, in order. uses: by number, the leaves that a scalar
-    depends on.
+    value have in common. told: the scalar that another one was handed on as, if it is one. leaves:
+    one of each, in order. uses: by number, the leaves that a scalar depends on.
     """
 
-    def __init__(self, key_of: Callable[[Value], Hashable]) -> None:
+    def __init__(
+        self, key_of: Callable[[Value], Hashable], told: Callable[[Value], Value | None]
+    ) -> None:
         self.leaves: list[Value] = []
         self.uses: list[set[int]] = []
         self._key_of = key_of
+        self._told = told
         self._numbers: dict[Value, int] = {}
         self._same: dict[Hashable, int] = {}
         self._given: list[int] = []
@@ -150,7 +153,8 @@ class Formulas:
             op = v.defining_op
             function = function_of(op) if op is not None else None
             if op is None or function is None:
-                self._numbers[v] = self._leaf(v)
+                source = self._told(v)
+                self._numbers[v] = self._leaf(v) if source is None else self.number(source)
             elif op.opcode == CONSTANT:
                 self._numbers[v] = self._constant(function())
             elif function is _cast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -38,7 +39,7 @@ class KernelShape:
     bounds.
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
     num_operands: per side, different loads of a loop; dots may share them.
-    copied: those that threads copy, by side.
+    copied: those that threads copy, by side. looked_up: per side, as in OperandLoad.
     """
 
     operand_axes: tuple[frozenset[int], frozenset[int]]
@@ -66,6 +67,12 @@ class KernelShape:
     num_operands: tuple[int, int] = (1, 1)
     vectors: tuple[VectorSize, ...] = ()
     copied: tuple[tuple[int, Copies], ...] = ()
+    looked_up: tuple[bool, bool] = (False, False)
+
+    def read_once(self, unit_axes: Collection[int]) -> tuple[bool, bool]:
+        """Per side, whether no two programs read a tile, in a grid of extent 1 along some axes."""
+        a, b = (axes | set(unit_axes) >= {0, 1, 2} for axes in self.operand_axes)
+        return a and not self.looked_up[0], b and not self.looked_up[1]
 
     def copies(self, tile: tuple[int, int, int], *, indexed: bool) -> int:
         """Copies of a thread of the load role in an iteration: of rows by index, or of all else."""
@@ -174,6 +181,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         operand_counts(first),
         tuple(v for f in analysis.loops for v in vector_sizes(f)),
         copied_sides(first),
+        looked_up_sides(analysis),
     )
 
 
@@ -217,6 +225,15 @@ def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
             assert load is not None
             axes[side] |= by_id[load[0].id]
     return axes["a"], axes["b"]
+
+
+def looked_up_sides(analysis: Analysis) -> tuple[bool, bool]:
+    """Whether a search, or memory, says where operands a of dots lie, and operands b."""
+    found = {o.op.id for f in analysis.loops for o in f.loads if o.looked_up}
+    dots = [d for f in analysis.loops for d in f.dots]
+    sides = ([operand_source(d.a) for d in dots], [operand_source(d.b) for d in dots])
+    a, b = (any(o is not None and o[0].id in found for o in side) for side in sides)
+    return a, b
 
 
 def mn_major(found: DotLoop, side: str) -> bool:

@@ -222,9 +222,9 @@ class Lowering(StoreLowering):
     def readers(self, op: aref.Create) -> int:
         """Warps of this CTA that give a slot back, or the one thread that reads it."""
         gets = [g for g in self.graph.find(aref.Get) if g.aref is op.result]
-        roles = {r for g in gets for r in self.graph.enclosing(g) if isinstance(r, Role)}
+        roles = [r for g in gets for r in self.graph.enclosing(g) if isinstance(r, Role)]
         if roles and all(r.single_thread for r in roles):
-            return len(roles)
+            return len({r.id for r in roles})
         return 4 * (1 if self.plan.ping_pong else self.plan.num_consumers)
 
     def make_stage(self) -> None:

@@ -544,7 +544,7 @@ def eviction_hints(found: DotLoop, plan: Plan) -> tuple[str, ...]:
     """An operand that one program alone reads leaves L2 first, so that the shared ones stay."""
     if not plan.unit_axes:
         return ()
-    once = [o.axes | set(plan.unit_axes) >= {0, 1, 2} for o in found.loads]
+    once = [o.is_read_once(plan.unit_axes) for o in found.loads]
     if not any(once) or all(once):
         return ()
     return tuple("evict_first" if one else "evict_last" for one in once)

@@ -157,8 +157,8 @@ class Planner:
         """Bytes that an iteration loads of an operand that one program alone reads."""
         if not plan.unit_axes:
             return 0
-        sides = zip(self.side_bytes(tile), self.shape.operand_axes, strict=True)
-        return sum(n for n, axes in sides if axes | set(plan.unit_axes) >= {0, 1, 2})
+        once = self.shape.read_once(plan.unit_axes)
+        return sum(n for n, one in zip(self.side_bytes(tile), once, strict=True) if one)
 
     def in_turns(self, base: Plan) -> Plan:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.
@@ -343,7 +343,7 @@ class Planner:
     def unit_axes(self, p: Problem) -> tuple[int, ...]:
         """Grid axes of extent 1, when they make one operand read once and another shared."""
         unit = {axis for axis in range(3) if p.grid[axis] == 1}
-        once = [axes | unit >= {0, 1, 2} for axes in self.shape.operand_axes]
+        once = self.shape.read_once(unit)
         return tuple(sorted(unit)) if any(once) and not all(once) else ()
 
     def slot_bytes(self, tile: tuple[int, int, int]) -> int:

@@ -27,6 +27,7 @@ from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.ops.smem import WriteScalars
+from tiledsl.ir.ops.tma import Load
 from tiledsl.report import render_report
 from tiledsl.ws.search_role import SEARCH
 
@@ -150,6 +151,11 @@ def some(ops: list[Op], cls: type[Op]) -> list[Op]:
     return [o for o in ops if isinstance(o, cls)]
 
 
+def hints_of(kernel: Kernel) -> set[str]:
+    assert kernel.machine is not None
+    return {o.cache_hint for o in kernel.machine.find(Load)}
+
+
 # ---------------------------------------------------------------------- found once
 @pytest.mark.parametrize("kind", ["groups", "list"])
 def test_a_tile_is_searched_for_once(kind: str) -> None:
@@ -245,3 +251,12 @@ def test_a_load_role_that_asks_for_nothing_is_told_nothing() -> None:
     assert not some(loads, pointer.Load)
     assert kernel.certificate is not None
     assert kernel.certificate.proved, kernel.certificate.failure
+
+
+def test_what_is_looked_up_may_be_shared() -> None:
+    """All tiles of a group read its weights, which are then not the first to leave L2."""
+    x, w, c = (torch.empty(n, 8192, device="meta", dtype=BF16) for n in (16, 8192, 16))
+    grid = lambda meta: (-(-16 // meta["BM"]), -(-8192 // meta["BN"]))  # noqa: E731
+    few = first(matmul.request_for((x, w.t(), c), {}, grid)[1])
+    assert hints_of(few) == {"evict_first", "evict_last"}
+    assert hints_of(made("groups")) == {""}

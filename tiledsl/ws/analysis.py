@@ -153,20 +153,28 @@ def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None)
     return found
 
 
-def looked_up(values: Iterable[Value]) -> bool:
-    """Whether a loop found one of some scalars, or memory says it."""
+def plain_axes(values: Iterable[Value]) -> frozenset[int]:
+    """Grid axes that values depend on with neither a loop's result nor a read in between."""
     work, seen = list(values), set[Value]()
+    found: set[int] = set()
     while work:
         v = work.pop()
         op = v.defining_op
-        if v in seen or op is None:
+        if v in seen:
+            continue
+        seen.add(v)
+        if op is None:
+            loop = v.owner.parent if isinstance(v.owner, Region) else None
+            if isinstance(loop, For) and v.index:
+                work += [loop.init[v.index - 1], _yielded(loop.body)[v.index - 1]]
             continue
         if isinstance(op, For | While) or op.effect is Effect.READ:
-            return True
-        seen.add(v)
+            continue
+        if isinstance(op, ProgramId):
+            found.add(op.axis)
         work += op.operands
         work += [y for r in op.regions for y in _yielded(r)]
-    return False
+    return frozenset(found)
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
@@ -461,8 +469,8 @@ class _Sides:
         if reason:
             return Declined("warp_specialize", reason, load.loc)
         axes = _union(program_axes(v, self.axes) for v in place_of(load))
-        name, found = load.result.name or side, looked_up(place_of(load))
-        return OperandLoad(load, smem, axes, name, copies, found)
+        name = load.result.name or side
+        return OperandLoad(load, smem, axes, name, copies, plain_axes(place_of(load)))
 
     def smem(self, load: Load | pointer.Load) -> SmemType | tuple[SmemType, Copies] | str:
         """How an operand lies in its slot, and how threads copy it; or why it cannot."""

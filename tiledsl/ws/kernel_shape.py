@@ -39,7 +39,7 @@ class KernelShape:
     bounds.
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
     num_operands: per side, different loads of a loop; dots may share them.
-    copied: those that threads copy, by side. looked_up: per side, as in OperandLoad.
+    copied: those that threads copy, by side. plain_axes: per side, as in OperandLoad.
     """
 
     operand_axes: tuple[frozenset[int], frozenset[int]]
@@ -67,12 +67,12 @@ class KernelShape:
     num_operands: tuple[int, int] = (1, 1)
     vectors: tuple[VectorSize, ...] = ()
     copied: tuple[tuple[int, Copies], ...] = ()
-    looked_up: tuple[bool, bool] = (False, False)
+    plain_axes: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
     def read_once(self, unit_axes: Collection[int]) -> tuple[bool, bool]:
         """Per side, whether no two programs read a tile, in a grid of extent 1 along some axes."""
-        a, b = (axes | set(unit_axes) >= {0, 1, 2} for axes in self.operand_axes)
-        return a and not self.looked_up[0], b and not self.looked_up[1]
+        a, b = (axes | set(unit_axes) >= {0, 1, 2} for axes in self.plain_axes)
+        return a, b
 
     def copies(self, tile: tuple[int, int, int], *, indexed: bool) -> int:
         """Copies of a thread of the load role in an iteration: of rows by index, or of all else."""
@@ -181,7 +181,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         operand_counts(first),
         tuple(v for f in analysis.loops for v in vector_sizes(f)),
         copied_sides(first),
-        looked_up_sides(analysis),
+        plain_sides(analysis),
     )
 
 
@@ -217,8 +217,14 @@ def copied_sides(found: DotLoop) -> tuple[tuple[int, Copies], ...]:
 
 def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
     """Grid axes behind operand a and operand b of a loop's dots."""
+    return sides_of(found, {o.op.id: o.axes for o in found.loads})
+
+
+def sides_of(
+    found: DotLoop, by_id: dict[int, frozenset[int]]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Axes of the loads of a loop, by id, for operands a and operands b of its dots."""
     axes: dict[str, frozenset[int]] = {"a": frozenset(), "b": frozenset()}
-    by_id = {o.op.id: o.axes for o in found.loads}
     for dot in found.dots:
         for side, value in (("a", dot.a), ("b", dot.b)):
             load = operand_source(value)
@@ -227,12 +233,14 @@ def operand_sides(found: DotLoop) -> tuple[frozenset[int], frozenset[int]]:
     return axes["a"], axes["b"]
 
 
-def looked_up_sides(analysis: Analysis) -> tuple[bool, bool]:
-    """Whether a search, or memory, says where operands a of dots lie, and operands b."""
-    found = {o.op.id for f in analysis.loops for o in f.loads if o.looked_up}
-    dots = [d for f in analysis.loops for d in f.dots]
-    sides = ([operand_source(d.a) for d in dots], [operand_source(d.b) for d in dots])
-    a, b = (any(o is not None and o[0].id in found for o in side) for side in sides)
+def plain_sides(analysis: Analysis) -> tuple[frozenset[int], frozenset[int]]:
+    """The plain axes behind operands a of dots, and behind operands b."""
+    a: frozenset[int] = frozenset()
+    b: frozenset[int] = frozenset()
+    for found in analysis.loops:
+        of_a, of_b = sides_of(found, {o.op.id: o.plain_axes for o in found.loads})
+        a |= of_a
+        b |= of_b
     return a, b
 
 

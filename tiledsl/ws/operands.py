@@ -29,8 +29,8 @@ class OperandLoad:
     """A load that feeds dots straight from shared memory: of a block, or one that threads copy.
 
     smem: how the block lies in a slot. axes: grid axes that its place depends on. name: of the
-    loaded tile. copies: by which threads bring it. looked_up: whether a search, or memory, says
-    where it lies, so that programs along its axes may share it.
+    loaded tile. copies: by which threads bring it. plain_axes: those on which its place depends by
+    arithmetic; along one that a search or a table stands between, programs may share it.
     """
 
     op: Load | pointer.Load
@@ -38,11 +38,11 @@ class OperandLoad:
     axes: frozenset[int]
     name: str
     copies: Copies | None = None
-    looked_up: bool = False
+    plain_axes: frozenset[int] = frozenset()
 
     def is_read_once(self, unit_axes: Collection[int]) -> bool:
         """Whether no two programs read it, in a grid of extent 1 along some axes."""
-        return not self.looked_up and self.axes | set(unit_axes) >= {0, 1, 2}
+        return self.plain_axes | set(unit_axes) >= {0, 1, 2}
 
     @property
     def is_copied(self) -> bool:

@@ -13,17 +13,26 @@ from tests.gpu.tile_kernels import sorted_rows
 
 # Rows, elements of a row, how many of them, dtype, warps.
 FEW = [
-    (1, 1024, 8, torch.int64, 4),  # four warps share a row
     (1, 1000, 5, torch.float32, 4),  # padded; one lane keeps eight keys
     (6, 100, 1, torch.int32, 4),  # more rows than warps
-    (2, 2048, 16, torch.bfloat16, 8),  # several chunks of a part
     (3, 8, 4, torch.float32, 1),  # fewer keys than lanes
+    (16, 128, 4, torch.float32, 2),  # a warp holds many rows
+]
+# The same where what each warp holds is of one row.
+HELD = [
+    (1, 1024, 8, torch.int64, 4),  # four warps share a row
+    (1, 1024, 8, torch.int64, 1),
+    (2, 2048, 16, torch.bfloat16, 8),
+    (4, 512, 1, torch.float32, 4),
+    (8, 128, 4, torch.float32, 2),  # a warp holds several rows
 ]
 
 
-def case_of(rows: int, width: int, count: int, dtype: torch.dtype, warps: int) -> Case:
+def case_of(
+    rows: int, width: int, count: int, dtype: torch.dtype, warps: int, most: int = 300
+) -> Case:
     """Distinct and equal elements of both signs."""
-    x = torch.randint(-300, 300, (rows, width)).to(dtype)
+    x = torch.randint(-most, most, (rows, width)).to(dtype)
     o = torch.zeros(rows, count, dtype=dtype)
     constants = {"M": rows, "N": width, "K": count, "DESC": True}
     return Case("few", sorted_rows, (x, o), (1,), constants, (1, 1, 1), num_warps=warps)
@@ -33,6 +42,17 @@ def case_of(rows: int, width: int, count: int, dtype: torch.dtype, warps: int) -
 def test_few_of_a_row(wanted: tuple[int, int, int, torch.dtype, int]) -> None:
     case = case_of(*wanted)
     assert "first_of_rows<" in emitted(case).source
+    check(case, emulated(case, seed=1))
+
+
+@pytest.mark.parametrize("most", [1, 9, 20000], ids="up to {}".format)
+@pytest.mark.parametrize("wanted", HELD, ids=str)
+def test_few_of_a_row_that_a_warp_holds(
+    wanted: tuple[int, int, int, torch.dtype, int], most: int
+) -> None:
+    """Of elements that are mostly equal, many do not exceed the bound."""
+    case = case_of(*wanted, most)
+    assert "first_of_registers<" in emitted(case).source
     check(case, emulated(case, seed=1))
 
 

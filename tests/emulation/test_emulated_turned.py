@@ -93,7 +93,10 @@ PLACES = [(0, 0), (3, 3), (1, 4), (37, 5)]
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
-@pytest.mark.parametrize(("n", "more"), [(1981, 0), (1984, 1), (1985, 0), (2017, 2), (65, 0)])
+@pytest.mark.parametrize(
+    ("n", "more"),
+    [(1981, 0), (1984, 1), (1985, 0), (2017, 2), (65, 0), (2047, 0), (2043, 2), (2048, 3)],
+)
 @pytest.mark.parametrize(("x_at", "y_at"), PLACES)
 def test_softmax(dtype: torch.dtype, n: int, more: int, x_at: int, y_at: int) -> None:
     torch.manual_seed(n + x_at)

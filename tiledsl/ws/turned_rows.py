@@ -3,11 +3,10 @@
 Which element of a row a register holds does not matter to elementwise ops, nor to sums of the whole
 row. Where a row begins k elements behind a multiple of 128 bytes, place c of the registers takes
 element c - k: vectors and warps then begin where lines do, nothing is shifted between lanes, and
-the mask cuts the first vector and the last. The last k elements of the tile come before the row;
-the mask keeps them out, since rows that leave no room are not turned, or by a vector. So addresses
-and masks of accesses take c - k as it is; all else takes it modulo the tile's extent. What all
-programs load from one place is fetched once, with a line before what each warp holds, and shifted
-when it is read (codegen/contexts/segments.py).
+the mask cuts the first vector and the last. The first k places hold the last k elements of the
+tile, c - k modulo its extent: most rows end before them, the others have them read and written
+apart. What all programs load from one place is fetched once, with a line before what each warp
+holds, and shifted when it is read (codegen/contexts/segments.py).
 
 A store whose rows lie otherwise is shifted as before (templates/include/tiledsl/shifted.cuh).
 """
@@ -29,6 +28,7 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer_copy import LINE_BYTES
@@ -60,9 +60,6 @@ def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
     if sum(op.num_threads // 32 * LINE_BYTES for op in shared) > room:
         return False
     assert loop.parent is not None
-    fetches = [op for op in loop.parent.ops if isinstance(op, FetchLanes)]
-    b = Builder(graph, loop.parent, loop.parent.ops.index(fetches[0]), rows.anchor.loc)
-    around = _around(b, rows)
     for op in shared:
         _widen_slot(graph, op, rows, loop)
     for block in (loop.parent, loop.body):
@@ -72,10 +69,10 @@ def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
             if isinstance(op, FetchLanes) and op.segment:
                 continue
             if isinstance(op, FetchLanes) and op.shape == rows.anchor.shape:
-                ahead = ahead or _turn(graph, op, rows, around)
+                ahead = ahead or _turn(graph, op, rows)
                 _rewrite(graph, op, rows, ahead)
             elif block is loop.body and rows.concerns(op) and not isinstance(op, Reduce):
-                back = back or _turn(graph, rows.anchor, rows, around)
+                back = back or _turn(graph, rows.anchor, rows)
                 _rewrite(graph, op, rows, back)
     fills_warpgroups = rows.anchor.num_threads * role.num_ctas == 32 * role.num_warps
     role.dealt = fills_warpgroups and all(op.kind for op in graph.find(Reduce))
@@ -102,18 +99,7 @@ def _widen_slot(graph: TileGraph, load: pointer.LoadLanes, rows: Rows, loop: Whi
 
 
 # ---------------------------------------------------------------------- the rewrite
-def _around(b: Builder, rows: Rows) -> Value:
-    """What an address is taken modulo, less one: a line, a vector or nothing, as there is room."""
-    found = b.value(ew.Constant(0, int64))
-    for size in (rows.anchor.width * rows.anchor.dtype.bytes, LINE_BYTES):
-        room = b.value(ew.Constant(rows.extent - size // rows.anchor.dtype.bytes, int32))
-        fits = b.value(ew.Compare("le", rows.limit, room))
-        found = b.value(ew.Select(fits, b.value(ew.Constant(size - 1, int64)), found))
-    found.name = "around"
-    return found
-
-
-def _turn(graph: TileGraph, op: pointer.LoadLanes | FetchLanes, rows: Rows, around: Value) -> Value:
+def _turn(graph: TileGraph, op: pointer.LoadLanes | FetchLanes, rows: Rows) -> Value:
     """How far places are moved back: from the row's first element to where a line begins."""
     assert op.parent is not None
     b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
@@ -124,6 +110,7 @@ def _turn(graph: TileGraph, op: pointer.LoadLanes | FetchLanes, rows: Rows, arou
     mapping = dict(zip(body.args, (*op.inputs, *(zero for _ in op.shape)), strict=True))
     for inner in _slice(body, end.values[0]):
         b.add(clone_op(inner, mapping))
+    around = b.value(ew.Constant(LINE_BYTES - 1, int64))
     off = b.value(ew.And(b.value(ew.Cast(mapping[end.values[0]], int64)), around))
     size = b.value(ew.Constant(rows.anchor.dtype.bytes.bit_length() - 1, int64))
     off = b.value(ew.Cast(b.value(ew.Shr(off, size)), int32))
@@ -173,11 +160,11 @@ def _turned(
     at = old.args[count + rows.dim]
     b = Builder(graph, body, loc=op.loc)
     place = b.value(ew.Add(mapping[at], inner, no_wrap=True))
-    if isinstance(op, tile.Map):
-        last = b.value(ew.Constant(rows.extent - 1, int32))
-        mapping[at] = b.value(ew.And(place, last))
+    if "turned" in changes:
+        place = b.value(Around(place, rows.extent))
     else:
-        mapping[at] = place
+        place = b.value(ew.And(place, b.value(ew.Constant(rows.extent - 1, int32))))
+    mapping[at] = place
     for each in old.ops:
         limit = _limit_of(bound_of(each, at), op, rows)
         if limit is None:

@@ -9,8 +9,9 @@ namespace tdsl {
 template <class T> struct Lane { T* p; };
 template <class T> struct MaskedLane { T* p; bool in; };
 template <class T> struct FilledLane { T* p; bool in; T other; };
-// The same of a turned row: its place in the row, which has `limit` elements, see turned_limit.
-template <class T> struct TurnedLane { T* p; int place, limit; T other; };
+// The same of a turned row: its place in the row, which has `limit` elements, see turned_limit. Places before the row hold
+// the last of EXTENT elements, if there are so many (last_of_row).
+template <class T, int EXTENT> struct TurnedLane { T* p; int place, limit; T other; };
 // The elements of a row that is there, else so few that no place, nor one before the row, lies below. Thread.
 TDSL_FN int turned_limit(bool in, int count) { return in && count > 0 ? count : -(1 << 30); }
 
@@ -83,12 +84,12 @@ template <int V, class T, class X> TDSL_FN void put_cell(X& x, int i, Cell<V * s
 template <class T> TDSL_FN bool is_in(Lane<T>) { return true; }
 template <class T> TDSL_FN bool is_in(MaskedLane<T> a) { return a.in; }
 template <class T> TDSL_FN bool is_in(FilledLane<T> a) { return a.in; }
-template <class T> TDSL_FN bool is_in(TurnedLane<T> a) { return is_within(a.place, a.limit); }
+template <class T, int E> TDSL_FN bool is_in(TurnedLane<T, E> a) { return is_within(a.place, a.limit); }
 // What registers hold that are not read.
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(Lane<T>) { return {}; }
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(MaskedLane<T>) { return {}; }
 template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(FilledLane<T> a) { return filled_cell<V>(a.other); }
-template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filling(TurnedLane<T> a) { return filled_cell<V>(a.other); }
+template <int V, class T, int E> TDSL_FN Cell<V * sizeof(T)> filling(TurnedLane<T, E> a) { return filled_cell<V>(a.other); }
 
 // Element k of a cell as in another one, unless it is `in`. Thread.
 template <class T, int BYTES> TDSL_FN void put_filling(Cell<BYTES>& c, int k, Cell<BYTES> other, bool in) {

@@ -176,6 +176,8 @@ template <int N> TDSL_FN int count_up_to(int limit, int start) {
 }
 // Whether a place lies from 0 up to a limit, which may be less.
 TDSL_FN bool is_within(int place, int limit) { return (u32)place < (u32)max_s32(limit, 0); }
+// A place of a turned row, from -extent on; accesses take one before the row for one of its end (shifted.cuh).
+TDSL_FN int signed_place(int place) { return place; }
 // A loop over registers in which it is known of all places, or is not: f is called with one of both. Warp, converged.
 template <bool ALL> struct Whole { static constexpr bool value = ALL; };
 template <bool ALL> TDSL_FN bool is_within(Whole<ALL>, int place, int limit) { return ALL || is_within(place, limit); }

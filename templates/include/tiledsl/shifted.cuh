@@ -135,6 +135,22 @@ TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16
     put_cell<V, T>(x, i, cut<T, Q>(lo[v], hi[v], Q == ANY_WORD ? (u32)(u64)at(i).p % PIECE : off));
   }
 }
+// What a turned row has no place for behind its others: elements of a vector that begins before the row, those whose
+// bits are set. They lie EXTENT elements further on.
+template <class T> struct Last { T* p; u32 bits; };
+template <class T, int EXTENT> TDSL_FN bool has_last(TurnedLane<T, EXTENT> a) { return a.place < 0 && a.limit > a.place + EXTENT; }
+template <int V, class T, int EXTENT> TDSL_FN Last<T> last_of_row(TurnedLane<T, EXTENT> a) {
+  return {a.p + EXTENT, (1u << min(min(-a.place, V), a.limit - EXTENT - a.place)) - 1};
+}
+// The elements of a cell whose bits are set as in another one. Thread.
+template <class T> TDSL_FN Cell<16> blend(Cell<16> c, Cell<16> other, u32 bits) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const u32 from = word_mask<T>(bits, w);
+    c.w[w] = (c.w[w] & ~from) | (other.w[w] & from);
+  }
+  return c;
+}
 constexpr int AHEAD = 8;  // vectors of a thread on their way at once: two registers for each of one
 constexpr int FEW = 2;    // the same where what the thread holds fills its registers
 constexpr int FULL = 96;  // registers
@@ -160,15 +176,7 @@ template <int COUNT, int V, class MASK, class X, class F> TDSL_FN void fill_cut(
   for (int i = first; i < first + COUNT * V; i += V) {
     const auto mask = MASK::template of<V>(at, i);
     if (mask.any() && !mask.all()) {
-      const u32 bits = mask.bits();
-      const Cell<16> other = filling<V>(at(i));
-      Cell<16> cell = get_cell<V, T>(x, i);
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const u32 kept = word_mask<T>(bits, w);
-        cell.w[w] = (cell.w[w] & kept) | (other.w[w] & ~kept);
-      }
-      put_cell<V, T>(x, i, cell);
+      put_cell<V, T>(x, i, blend<T>(filling<V>(at(i)), get_cell<V, T>(x, i), mask.bits()));
     }
   }
 }
@@ -219,8 +227,10 @@ TDSL_FN void read_shifted(X& x, F at, L load) {
   if constexpr (AHEAD > FEW) fill_cut<WHOLE, V, MASK>(x, 0, at);
   if constexpr (REST > FEW) fill_cut<REST, V, MASK>(x, WHOLE * V, at);
 }
-// The same of turned rows: one piece for each vector, but for a tensor that is off by other bytes. The full warp, converged.
-template <int N, int V, class MASK, class X, class F, class L> TDSL_FN void read_turned(X& x, F at, L load) {
+// The same of turned rows: one piece for each vector, but for a tensor that is off by other bytes. last(cell, address)
+// reads an aligned piece of last_of_row. The full warp, converged.
+template <int N, int V, class MASK, class X, class F, class L, class M>
+TDSL_FN void read_turned(X& x, F at, L load, M last) {
   using T = decltype(get_raw(x, 0));
   if (is_run<N>(at)) {
     const u64 start = (u64)at(0).p;
@@ -232,7 +242,8 @@ template <int N, int V, class MASK, class X, class F, class L> TDSL_FN void read
     }
     return;
   }
-  if (uniform((u32)(u64)at(0).p % PIECE) == 0) {
+  const bool aligned = uniform((u32)(u64)at(0).p % PIECE) == 0;
+  if (aligned) {
 #pragma unroll
     for (int v = 0; v < N / V; ++v) {
       Cell<16> c = filling<V>(at(v * V));
@@ -248,11 +259,27 @@ template <int N, int V, class MASK, class X, class F, class L> TDSL_FN void read
     }
   }
   fill_cut<N / V, V, MASK>(x, 0, at);
+  if (has_last(at(0))) {
+    const auto end = last_of_row<V>(at(0));
+    if (aligned) {
+      Cell<16> c;
+      last(c, (u64)end.p);
+      put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), c, end.bits));
+    } else {
+#pragma unroll 1
+      for (u32 bits = end.bits; bits; bits &= bits - 1) {
+        const int k = __ffs(bits) - 1;
+        put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), filled_cell<V>(end.p[k]), 1u << k));
+      }
+    }
+  }
 }
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
   if constexpr (IsTurned<MASK>::value) {
-    read_turned<N, V, MASK>(x, at, [](Cell<16>& c, int, int, u64 p, bool in) { LD::load_if(c, p, in); });
+    read_turned<N, V, MASK>(
+        x, at, [](Cell<16>& c, int, int, u64 p, bool in) { LD::load_if(c, p, in); },
+        [](Cell<16>& c, u64 p) { LD::load_if(c, p, true); });
     return;
   } else if constexpr (OFFSETS::SAME && N / V <= AHEAD) {
     if (is_whole<N, V, MASK>(at)) {
@@ -285,6 +312,10 @@ template <class OFFSETS, int COUNT, int STRIDE> struct PiecePlaces {
     if constexpr (!OFFSETS::CHAINED) return own + (2 * v + k) * STRIDE;
     else return !k ? own + v * STRIDE : v < COUNT - 1 ? next + v * STRIDE : last;
   }
+  // Where last_of_row lies if pieces are vectors: in the place of one that is not there, else of one behind all.
+  TDSL_FN u32 of_last(bool instead) const {
+    return instead ? own : own - threadIdx.x * (u32)PIECE + COUNT * STRIDE + threadIdx.x / 32 * (u32)PIECE;
+  }
 };
 // As fetch_lanes. A piece that two lanes share is copied by the second one if it needs it, else by the first. The full
 // warp, converged. ISA: cp.async, vote.sync.
@@ -306,6 +337,9 @@ template <int N, int V, int STRIDE, class MASK, class OFFSETS, class F> TDSL_FN 
       for (int v = 0; v < COUNT; ++v) {
         const bool any = MASK::template of<V>(at, v * V).any();
         if (any) cp_async<16>(place(v, 0), (const void*)(start + v * 32 * PIECE));
+      }
+      if constexpr (IsTurned<MASK>::value) {
+        if (has_last(at(0))) cp_async<16>(place.of_last(at(0).place <= -V), last_of_row<V>(at(0)).p);
       }
       return;
     }
@@ -335,7 +369,9 @@ TDSL_FN void load_fetched_shifted(X& x, u32 own, F at) {
   const PiecePlaces<OFFSETS, N / V, STRIDE> place(own);
   if constexpr (OFFSETS::CHAINED) warp_sync();
   if constexpr (IsTurned<MASK>::value) {
-    read_turned<N, V, MASK>(x, at, [&](Cell<16>& c, int v, int k, u64, bool in) { Fetched::load_if(c, place(v, k), in); });
+    read_turned<N, V, MASK>(
+        x, at, [&](Cell<16>& c, int v, int k, u64, bool in) { Fetched::load_if(c, place(v, k), in); },
+        [&](Cell<16>& c, u64) { Fetched::load(c, place.of_last(at(0).place <= -V)); });
   } else if (OFFSETS::SAME && is_whole<N, V, MASK>(at)) {
     using T = decltype(get_raw(x, 0));
     const u32 off = uniform((u32)(u64)at(0).p % PIECE);
@@ -502,6 +538,11 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
       ST::store_if(get_cell<V, T>(x, i), p, first && mask.all());
       if (first && mask.any() && !mask.all()) store_cut<T, ST>(get_cell<V, T>(x, i), p, mask.bits());
     }
+    if (first && has_last(at(0))) {
+      const auto end = last_of_row<V>(at(0));
+      if (end.bits == ALL) ST::store_if(get_cell<V, T>(x, 0), (u64)end.p, true);
+      else store_bits<T, ST>(get_cell<V, T>(x, 0), (u64)end.p, end.bits);
+    }
     return;
   }
   if (!is_live<N, V, MASK>(at)) return;
@@ -526,6 +567,10 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
     if (first && (whole ? end : mask.any())) {
       store_bits<T, ST>(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, whole ? end : mask.bits());
     }
+  }
+  if (first && has_last(at(0))) {
+    const auto end = last_of_row<V>(at(0));
+    store_bits<T, ST>(get_cell<V, T>(x, 0), (u64)end.p, end.bits);
   }
 }
 // As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes

@@ -128,43 +128,44 @@ template <int LANES, int K, class Key> TDSL_FN void keep_first_of_lanes(Key (&be
     keep_first(best, other);
   }
 }
-// The K smallest keys of each of `rows` rows of ROW, sorted, at the beginning of the row. Each of PARTS parts of a row
-// is a warp's, of which each lane keeps the K smallest that it has seen. `sync` as in sort_rows; ends with one.
-template <class Key, int ROW, int K, int PARTS, class Sync>
-TDSL_FN void first_of_rows(u32 addr, int rows, u32 thread, u32 threads, Sync sync) {
-  constexpr int PART = ROW / PARTS, CHUNK = 32 * K;
-  const int lane = (int)thread % 32, warp = uniform((int)thread / 32), warps = (int)threads / 32;
-  sync();
-  for (int part = warp; part < rows * PARTS; part += warps) {
-    const u32 keys = addr + part * (PART * sizeof(Key));
-    Key best[K];
+// The K smallest of PART keys in shared memory to their beginning, sorted; each lane keeps the K smallest that it has seen.
+// The full warp, converged. ISA: shfl.sync.
+template <class Key, int PART, int K> TDSL_FN void first_of_part(u32 keys) {
+  constexpr int CHUNK = 32 * K;
+  const int lane = (int)lane_id();
+  Key best[K];
 #pragma unroll
-    for (int first = 0; first < PART; first += CHUNK) {
-      Key found[K];
+  for (int first = 0; first < PART; first += CHUNK) {
+    Key found[K];
 #pragma unroll
-      for (int i = 0; i < K; ++i) {
-        const int at = first + 32 * i + lane;
-        found[i] = at < PART ? ld_shared<Key>(keys + at * sizeof(Key)) : (Key)~(Key)0;
-      }
-      sort_keys<2>(found);
-      if (first) {
-        keep_first(best, found);
-      } else {
-#pragma unroll
-        for (int i = 0; i < K; ++i) best[i] = found[i];
-      }
+    for (int i = 0; i < K; ++i) {
+      const int at = first + 32 * i + lane;
+      found[i] = at < PART ? ld_shared<Key>(keys + at * sizeof(Key)) : (Key)~(Key)0;
     }
-    keep_first_of_lanes<32>(best);
-    warp_sync();
-    if (lane == 0) {
+    sort_keys<2>(found);
+    if (first) {
+      keep_first(best, found);
+    } else {
 #pragma unroll
-      for (int i = 0; i < K; ++i) st_shared<Key>(keys + i * sizeof(Key), best[i]);
+      for (int i = 0; i < K; ++i) best[i] = found[i];
     }
   }
+  keep_first_of_lanes<32>(best);
+  warp_sync();
+  if (lane == 0) {
+#pragma unroll
+    for (int i = 0; i < K; ++i) st_shared<Key>(keys + i * sizeof(Key), best[i]);
+  }
+}
+// The K smallest keys of each of `rows` rows of ROW, of which each of PARTS parts begins with its own, to the row's
+// beginning. `sync` as in sort_rows; begins and ends with one.
+template <class Key, int ROW, int K, int PARTS, class Sync>
+TDSL_FN void first_of_parts(u32 addr, int rows, u32 thread, u32 threads, Sync sync) {
+  const int lane = (int)thread % 32, warp = uniform((int)thread / 32), warps = (int)threads / 32;
   if constexpr (PARTS > 1) {
     sync();
     for (int row = warp; row < rows; row += warps) {
-      const u32 keys = addr + (row * PARTS + lane % PARTS) * (PART * sizeof(Key));
+      const u32 keys = addr + (row * PARTS + lane % PARTS) * (ROW / PARTS * sizeof(Key));
       Key best[K];
 #pragma unroll
       for (int i = 0; i < K; ++i) best[i] = ld_shared<Key>(keys + i * sizeof(Key));
@@ -177,6 +178,74 @@ TDSL_FN void first_of_rows(u32 addr, int rows, u32 thread, u32 threads, Sync syn
     }
   }
   sync();
+}
+// The K smallest keys of each of `rows` rows of ROW, sorted, at the beginning of the row. Each of PARTS parts of a row
+// is a warp's. `sync` as in sort_rows; ends with one.
+template <class Key, int ROW, int K, int PARTS, class Sync>
+TDSL_FN void first_of_rows(u32 addr, int rows, u32 thread, u32 threads, Sync sync) {
+  const int warp = uniform((int)thread / 32), warps = (int)threads / 32;
+  sync();
+  for (int part = warp; part < rows * PARTS; part += warps) {
+    first_of_part<Key, ROW / PARTS, K>(addr + part * (ROW / PARTS * sizeof(Key)));
+  }
+  first_of_parts<Key, ROW, K, PARTS>(addr, rows, thread, threads, sync);
+}
+// The K smallest of the N keys that each lane holds in registers to `keys` on, sorted; there is room for all of them.
+// Only keys up to a bound are looked at: K lanes have one each that does not exceed it. Where these are more than 32,
+// all are compared. The full warp, converged. ISA: redux.sync, vote.sync.
+template <class Key, int N, int K, class F> TDSL_FN void first_of_warp(u32 keys, F key) {
+  constexpr u32 SIZE = sizeof(Key);
+  const auto top = [&](int i) { return (u32)(key(i) >> (sizeof(Key) == 8 ? 32 : 0)); };
+  const u32 lane = lane_id(), lower = (1u << lane) - 1, own = keys + lane * SIZE;
+  u32 left = top(0), bound = 0;
+#pragma unroll
+  for (int i = 1; i < N; ++i) left = min(left, top(i));
+#pragma unroll
+  for (int i = 0; i < K; ++i) {
+    bound = warp_min(left);
+    const u32 equal = warp_ballot(left == bound);
+    if (left == bound && !(equal & lower)) left = ~0u;
+  }
+  u32 to = own;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const bool in = top(i) <= bound;
+    if (in) st_shared<Key>(to, key(i));
+    to += in ? 32 * SIZE : 0;
+  }
+  const u32 count = (to - own) / (32 * SIZE), total = warp_add(count);
+  if (total > 32) {
+    for (; to < own + N * 32 * SIZE; to += 32 * SIZE) st_shared<Key>(to, (Key)~(Key)0);
+    warp_sync();
+    first_of_part<Key, 32 * N, K>(keys);
+    return;
+  }
+  u32 before = 0;
+  for (u32 i = 0, most = warp_max(count); i < most; ++i) {  // together, to places that have been read
+    const u32 who = warp_ballot(i < count);
+    const Key one = i < count ? ld_shared<Key>(own + i * 32 * SIZE) : (Key)0;
+    warp_sync();
+    if (i < count) st_shared<Key>(keys + (before + __popc(who & lower)) * SIZE, one);
+    before += __popc(who);
+  }
+  warp_sync();
+  const Key mine = lane < total ? ld_shared<Key>(own) : (Key)0;
+  u32 rank = 0;
+  for (u32 i = 0; i < total; ++i) {
+    const Key other = ld_shared<Key>(keys + i * SIZE);
+    rank += other < mine || (other == mine && i < lane);
+  }
+  warp_sync();
+  if (lane < total && rank < K) st_shared<Key>(keys + rank * SIZE, mine);
+}
+// As first_of_rows, of keys in registers: each lane holds N of each of HELD parts that are its warp's. part(r): which.
+template <class Key, int ROW, int K, int PARTS, int N, int HELD, class Sync, class F, class G>
+TDSL_FN void first_of_registers(u32 addr, int rows, u32 thread, u32 threads, Sync sync, F part, G key) {
+#pragma unroll
+  for (int r = 0; r < HELD; ++r) {
+    first_of_warp<Key, N, K>(addr + uniform((int)part(r)) * (ROW / PARTS * sizeof(Key)), [&](int i) { return key(r * N + i); });
+  }
+  first_of_parts<Key, ROW, K, PARTS>(addr, rows, thread, threads, sync);
 }
 
 }  // namespace tdsl

@@ -28,6 +28,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
 from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.elementwise_library import Function
@@ -247,6 +248,12 @@ def within(op: Within, e: Emission) -> CallContext:
     around = op.parent.parent if op.parent is not None else None
     splits = isinstance(around, Map) and bound_of_map(around) is op
     return replace(made, arguments=f"whole, {made.arguments}") if splits else made
+
+
+@emits("elementwise.around")
+def around(op: Around, e: Emission) -> CallContext:
+    """`signed_place(t_2)`."""
+    return call(op, e, "signed_place")
 
 
 @emits("elementwise.select")

@@ -25,6 +25,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import pointer as ops
 from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer import pointed_to
 from tiledsl.ir.ops.pointer_copy import LINE_BYTES
@@ -233,7 +234,7 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 
 
 def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnContext:
-    """`return TurnedLane<float>{x + t_3, t_3, turned_limit(row < rows, n), 0.0f};`."""
+    """`return TurnedLane<float, 2048>{x + t_3, t_3, turned_limit(row < rows, n), 0.0f};`."""
     type_, bounds, others = memory_type(lanes.dtype), list[Within](), list[str]()
     todo = [op.values[1]]
     while todo:
@@ -249,7 +250,9 @@ def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnCont
     limit = f"turned_limit({' && '.join(others) or 'true'}, {e.text(bound.limit)})"
     other = raw_element(e, op.values[2], lanes.dtype) if lanes.filled else f"{type_}{{}}"
     fields = f"{e.text(op.values[0])}, {e.text(bound.place)}, {limit}, {other}"
-    return ReturnContext(f"return TurnedLane<{type_}>{{{fields}}};")
+    around = bound.place.defining_op
+    assert isinstance(around, Around)
+    return ReturnContext(f"return TurnedLane<{type_}, {around.extent}>{{{fields}}};")
 
 
 @emits("pointer.load_lanes")

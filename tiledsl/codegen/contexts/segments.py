@@ -5,6 +5,8 @@ from __future__ import annotations
 from tiledsl.codegen.emission import Emission
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
+from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.tile import Map
@@ -42,13 +44,20 @@ def bound_of_map(op: Map) -> Within | None:
     if len(found) != 1 or vectors is None or not vectors.chained or op.part:
         return None
     bound = found[0]
-    place = bound.place.defining_op
+    place = _signed(bound)
     is_input = bound.limit.owner is op.body and bound.limit.index < len(op.inputs)
     dims = op.body.args[len(op.inputs) :]
-    is_place = place is not None and place.operands[0] in dims and len(place.operands) == 2
+    is_place = place is not None and place.a in dims
     if not is_input or not is_place or any(d.is_float and d.bits < 32 for d in op.out_dtypes):
         return None
     return bound
+
+
+def _signed(bound: Within) -> Add | None:
+    """The place that a bound is asked of before it is taken modulo the tile's extent."""
+    around = bound.place.defining_op
+    place = around.a.defining_op if isinstance(around, And) else None
+    return place if isinstance(place, Add) else None
 
 
 def whole_of_map(op: Map, e: Emission) -> str:
@@ -56,10 +65,10 @@ def whole_of_map(op: Map, e: Emission) -> str:
     bound = bound_of_map(op)
     if bound is None or op.layout is None:
         return ""
-    place = bound.place.defining_op
+    place = _signed(bound)
     assert place is not None
-    at = e.coordinates[place.operands[0]]
-    back = e.text(place.operands[1])
+    at = e.coordinates[place.a]
+    back = e.text(place.b)
     last = sum((n - 1) * weight for _, n, weight in op.layout.unit_terms(at.dim, Unit.REG))
     limit = e.text(bound.limit)
     first = f"{at.thread} + {back}"

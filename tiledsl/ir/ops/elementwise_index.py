@@ -69,3 +69,25 @@ class Within(Op, opcode="elementwise.within"):
 
     def evaluate(self, place: Any, limit: Any) -> Any:
         return (np.asarray(place) >= 0) & (np.asarray(place) < np.asarray(limit))
+
+
+class Around(Op, opcode="elementwise.around"):
+    """The place of a tile's element in a row that is turned: what lies before it is its end.
+
+    place: i32, from -extent on. In CUDA the place itself: accesses of turned rows go around where
+    they have to (templates/include/tiledsl/shifted.cuh).
+    """
+
+    place: Value = operand()
+    extent: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if element_dtype(self.place, "around") != int32:
+            raise TypeMismatch(f"around: expected i32, got {self.place.type}")
+        if self.extent < 1:
+            raise TypeMismatch(f"around: extent must be positive, got {self.extent}")
+        return (self.place.type,)
+
+    def evaluate(self, place: Any) -> Any:
+        at = np.asarray(place)
+        return np.where(at < 0, at + self.extent, at).astype(np.int32)

@@ -1,7 +1,8 @@
 """Masks the smaller operand of a difference instead of the difference.
 
 `where(c, x - mean, 0)` asks for every element. Where x was loaded as 0 wherever c does not hold, it
-is x - where(c, mean, 0): neighbours that share a mean and a comparison share the select too.
+is x - where(c, mean, 0): neighbours that share a mean and a comparison share the select too. Fewer
+than a vector of them are not worth it: such rows lie at odd addresses, and each element is asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.target import Target
 
+VECTOR_BYTES = 16
+
 
 @register_pass("narrow-selects", consumes=Level.TILE, produces=Level.TILE)
 def narrow_selects(graph: TileGraph, target: Target) -> PassReport:
@@ -32,17 +35,18 @@ def narrow_selects(graph: TileGraph, target: Target) -> PassReport:
     for op in list(graph.walk()):
         if isinstance(op, ew.Select) and not op.masks and _is_zero(op.b):
             axes = facts.of(op.condition).axes
-            if axes and axes[-1].constancy > 1:
-                changes += _narrow(graph, op)
+            changes += bool(axes) and _narrow(graph, op, axes[-1].constancy)
     return PassReport("narrow-selects", changes)
 
 
-def _narrow(graph: TileGraph, select: ew.Select) -> bool:
+def _narrow(graph: TileGraph, select: ew.Select, constancy: int) -> bool:
+    """constancy: neighbours of which the condition says the same."""
     whole = select.a.defining_op
     if not isinstance(whole, ew.Add | ew.Sub) or len(graph.users(whole.result)) != 1:
         return False
     is_spread = isinstance(whole.b.defining_op, tile.Broadcast | tile.Splat)
-    if not is_spread or not _is_zero_outside(whole.a, select.condition):
+    load = _zero_outside(whole.a, select.condition) if is_spread else None
+    if load is None or constancy * ew.element_dtype(load, "load").bytes < VECTOR_BYTES:
         return False
     parent = select.parent
     assert parent is not None
@@ -59,16 +63,16 @@ def _is_zero(value: Value) -> bool:
     return isinstance(found, float) and not found and math.copysign(1, found) > 0
 
 
-def _is_zero_outside(value: Value, condition: Value) -> bool:
-    """Whether a loaded tile is 0 wherever a condition does not hold."""
+def _zero_outside(value: Value, condition: Value) -> Value | None:
+    """The loaded tile behind a value that is 0 wherever a condition does not hold."""
     op = value.defining_op
     while isinstance(op, ew.Cast) and is_lossless(ew.element_dtype(op.a, "cast"), op.dtype):
         op = op.a.defining_op
     if not isinstance(op, Load) or op.mask is None:
-        return False
+        return None
     if op.other is not None and not _is_zero(op.other):
-        return False
-    return _conjuncts(condition) <= _conjuncts(op.mask)
+        return None
+    return op.result if _conjuncts(condition) <= _conjuncts(op.mask) else None
 
 
 def _conjuncts(mask: Value) -> set[Value]:

@@ -139,8 +139,8 @@ def _single(
     fuse_elementwise(out, role.body, axis_facts(role.body, out.facts.get("divisors", {})))
     rings = sum(ring.depth * ring.type_.bytes for ring in out.find(Ring))
     room = space_of(request.target, plan.min_blocks, role) - rings
-    if plan.stays and turn_rows(out, role, room):
-        notes = [*notes, "rows are turned so that vectors and warps begin where lines do"]
+    if plan.stays and (note := turn_rows(out, role, room)):
+        notes = [*notes, note]
     if request.overrides.persistent and not plan.stays:
         why = obstacle_to_staying(graph)
         notes = [*notes, f"CTAs do not stay for the next program: {why}"]

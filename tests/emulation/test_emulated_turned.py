@@ -160,6 +160,29 @@ def test_norm(dtype: torch.dtype, n: int, x_at: int, y_at: int, more_at: int) ->
     assert (y == 77.0).all(), "something was written beside the rows"
 
 
+@tiledsl.jit
+def weighted(x, y, w, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    value = tl.load(x + row * n + at, mask=at < n, other=0.0)
+    total = tl.sum(value.to(tl.float32), axis=0)
+    weight = tl.load(w + at, mask=at < n, other=0.0)
+    tl.store(y + row * n + at, value / total * weight, mask=at < n)
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [(F32, "a convert_layout of them"), (BF16, "elements of 4 bytes beside those of 2")],
+)
+def test_the_report_says_what_is_not_turned(out: torch.dtype, why: str) -> None:
+    n = 1981
+    x, y, w = torch.randn(ROWS, n).to(BF16), torch.zeros(ROWS, n, dtype=out), torch.ones(n)
+    made, _ = compiled(weighted, [x, y, w, n, BLOCK], persistent=True, num_warps=2)
+    assert "ByTurn" not in made.module.source
+    (note,) = [note for note in made.notes if "not turned" in note]
+    assert note.endswith(f"rows are shifted between lanes, not turned: {why}")
+
+
 def test_rows_that_are_stored_under_a_condition() -> None:
     n = 1981
     x, y, z = (torch.randint(-3, 4, (ROWS * n + 3,)).float()[3:] for _ in range(3))

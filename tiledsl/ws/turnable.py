@@ -51,8 +51,11 @@ class Rows:
         return own or any(map(self.holds, (*op.operands, *op.results)))
 
 
-def find_rows(graph: TileGraph, loop: While) -> Rows | None:
-    """The rows of a loop, where all that concerns them can be turned."""
+def find_rows(graph: TileGraph, loop: While) -> Rows | str | None:
+    """The rows of a loop, where all that concerns them can be turned.
+
+    None where there are none, a line of the report where an access keeps them from it.
+    """
     loads = [op for op in loop.body.ops if isinstance(op, pointer.LoadLanes) and _is_chained(op)]
     if not loads or loads[0].slot is None:
         return None
@@ -69,9 +72,19 @@ def find_rows(graph: TileGraph, loop: While) -> Rows | None:
     if 2 * rows.line > extent:
         return None
     concerned = [op for op in loop.body.ops if rows.concerns(op)]
-    if concerned[0] is not anchor or not all(_can_turn(graph, op, rows, loop) for op in concerned):
-        return None
-    return None if _leave(loop, rows) else rows
+    left = [op for op in concerned if not _can_turn(graph, op, rows, loop)]
+    if left:
+        return _shifted(left[0], rows)
+    return None if concerned[0] is not anchor or _leave(loop, rows) else rows
+
+
+def _shifted(op: Op, rows: Rows) -> str:
+    """Says what keeps rows from being turned."""
+    where, size = op.loc.short if op.loc else "?", rows.anchor.dtype.bytes
+    why = f"a {op.opcode.rpartition('.')[2]} of them"
+    if isinstance(op, Access | FetchLanes) and op.dtype.bytes != size:
+        why = f"elements of {op.dtype.bytes} bytes beside those of {size}"
+    return f"{where}: rows are shifted between lanes, not turned: {why}"
 
 
 def _leave(loop: While, rows: Rows) -> bool:

@@ -43,22 +43,28 @@ from tiledsl.ws.turnable import Rows
 from tiledsl.ws.turnable import bound_of
 from tiledsl.ws.turnable import find_rows
 
+TURNED = "rows are turned so that vectors and warps begin where lines do"
 
-def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
+
+def turn_rows(graph: TileGraph, role: Role, room: int) -> str:
     """Turns what the programs load and store that a role runs one after the other, if they can.
 
     Rows may end long before their tile: warps are dealt out over a cluster's CTAs in turns. The
     first warp of a CTA, which also draws programs and tells the others, has the end of the tile.
-    room: bytes of shared memory that are left for lines before what programs share.
+    Returns what the report says of it, if anything. room: bytes of shared memory that are left for
+    lines before what programs share.
     """
     loop = staying_loop(role.body)
     rows = find_rows(graph, loop) if loop is not None else None
+    if isinstance(rows, str):
+        return rows
     if loop is None or rows is None:
-        return False
+        return ""
     loads = [op for op in loop.body.ops if isinstance(op, pointer.LoadLanes) and rows.concerns(op)]
     shared = [op for op in loads if op.filled_slot]
-    if sum(op.num_threads // 32 * LINE_BYTES for op in shared) > room:
-        return False
+    needed = sum(op.num_threads // 32 * LINE_BYTES for op in shared)
+    if needed > room:
+        return f"rows are shifted, not turned: {needed} bytes for what they share, {room} are left"
     assert loop.parent is not None
     for op in shared:
         _widen_slot(graph, op, rows, loop)
@@ -76,7 +82,7 @@ def turn_rows(graph: TileGraph, role: Role, room: int) -> bool:
                 _rewrite(graph, op, rows, back)
     fills_warpgroups = rows.anchor.num_threads * role.num_ctas == 32 * role.num_warps
     role.dealt = fills_warpgroups and all(op.kind for op in graph.find(Reduce))
-    return True
+    return TURNED
 
 
 # ---------------------------------------------------------------------- what programs share

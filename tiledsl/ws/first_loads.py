@@ -21,6 +21,10 @@ from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory_prefetch import PrefetchBlock
+from tiledsl.ir.ops.memory_prefetch import line_of
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.pointer_copy import FetchLanes
@@ -37,16 +41,15 @@ def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int
     """Adds prefetches to the beginning of a role's body; returns how many.
 
     programs: how many of the launch are resident from the beginning at least. Only loads whose
-    addresses follow from arguments and the program's number are fetched, and only of programs that
-    are numbered along one axis; what all programs load from one place is in L2 anyway. Programs
-    that walk over rows start once: there it made no difference (docs/performance.md).
+    addresses follow from arguments and the program's numbers are fetched; what all programs load
+    from one place is in L2 anyway. Programs that walk over rows start once: there it made no
+    difference (docs/performance.md).
     """
     if any(reduces(loop) for loop in graph.find(For)):
         return 0
-    ids: list[program.ProgramId] = graph.find(program.ProgramId)
-    if graph.find(mma.Dot) or any(op.axis for op in ids):
+    if graph.find(mma.Dot):
         return 0
-    loads = [op for op in region.ops if isinstance(op, LoadLanes | FetchLanes)]
+    loads = [op for op in region.ops if isinstance(op, LoadLanes | FetchLanes | Load)]
     found = [(op, s) for op in loads if (s := _slice(region, op)) is not None]
     b = Builder(graph, region, 0)
     values: dict[Value, Value] = {}
@@ -58,16 +61,32 @@ def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int
         if isinstance(access, FetchLanes):
             when = values.get(access.when, access.when) if access.when is not None else None
         else:
-            if is_first is None:
-                limit = b.value(ew.Constant(programs, int32))
-                is_first = b.value(ew.Compare("lt", b.value(program.ProgramId(0)), limit), "first")
+            is_first = is_first or _is_among(b, graph, programs)
             when = is_first
         b.add(_prefetch(access, values, when))
     return len(found)
 
 
-def _slice(region: Region, op: LoadLanes | FetchLanes) -> tuple[Op, ...] | None:
+def _is_among(b: Builder, graph: TileGraph, programs: int) -> Value:
+    """Whether a program is one of the first so many, as the grid is numbered."""
+    ids: list[program.ProgramId] = graph.find(program.ProgramId)
+    last = max((op.axis for op in ids), default=0)
+    number = b.value(program.ProgramId(last))
+    for axis in reversed(range(last)):
+        before = b.value(ew.Mul(number, b.value(program.NumPrograms(axis))))
+        number = b.value(ew.Add(before, b.value(program.ProgramId(axis))))
+    return b.value(ew.Compare("lt", number, b.value(ew.Constant(programs, int32))), "first")
+
+
+def _slice(region: Region, op: LoadLanes | FetchLanes | Load) -> tuple[Op, ...] | None:
     """The ops behind a load of the program's own, or None."""
+    if isinstance(op, Load):
+        inner = tensor_type(op.tensor, "load").inner_dim
+        is_argument = op.tensor.defining_op is None
+        if op.part or op.streamed or not is_argument or line_of(inner, op.block_shape) is None:
+            return None
+        own = scalar_slice(region, op.offsets)
+        return own if any(isinstance(o, program.ProgramId) for o in own or ()) else None
     if isinstance(op, LoadLanes) and (op.slot is not None or op.hint in UNCACHED):
         return None
     when = op.when if isinstance(op, FetchLanes) else None
@@ -78,7 +97,12 @@ def _slice(region: Region, op: LoadLanes | FetchLanes) -> tuple[Op, ...] | None:
     return needed
 
 
-def _prefetch(access: Lanes, values: dict[Value, Value], when: Value | None) -> PrefetchLanes:
+def _prefetch(access: Lanes | Load, values: dict[Value, Value], when: Value | None) -> Op:
+    if isinstance(access, Load):
+        offsets = tuple(values.get(v, v) for v in access.offsets)
+        return PrefetchBlock(
+            access.tensor, offsets, when, block_shape=access.block_shape, loc=access.loc
+        )
     inner = dict(values)
     body = clone_region(access.regions[0], inner)
     kept = {

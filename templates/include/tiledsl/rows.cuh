@@ -51,6 +51,18 @@ TDSL_FN void store_rows(u32 scratch, u32 thread, i64 from, i64 to, F row) {
   }
 }
 
+// Asks for the lines of L2 in which ROWS rows of COLS elements lie, of each the columns from .. to - 1. row(r) as above;
+// all threads share the work. Thread. ISA: prefetch.
+template <class T, int ROWS, int COLS, int THREADS, class F> TDSL_FN void prefetch_block(u32 thread, i64 from, i64 to, F row) {
+  constexpr int LINE = 128 / sizeof(T), LINES = (COLS + LINE - 1) / LINE;
+#pragma unroll 1
+  for (int i = (int)thread; i < ROWS * LINES; i += THREADS) {
+    const int col = i % LINES * LINE;
+    const MaskedLane<T> begin = row(i / LINES);
+    if (begin.in && col >= from && col < to) asm volatile("prefetch.global.L2 [%0];" ::"l"(begin.p + col) : "memory");
+  }
+}
+
 // ------------------------------------------------------------------ whole sectors
 constexpr u64 SECTOR = 32;  // what memory is written by; a part of one costs as much
 // Where a tile with rows of COLS elements lies that is stored by whole sectors: each row so that what is aligned in

@@ -138,7 +138,7 @@ TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16
 // What a turned row has no place for behind its others: elements of a vector that begins before the row, those whose
 // bits are set. They lie EXTENT elements further on.
 template <class T> struct Last { T* p; u32 bits; };
-template <class T, int EXTENT> TDSL_FN bool has_last(TurnedLane<T, EXTENT> a) { return a.place < 0 && a.limit > a.place + EXTENT; }
+template <class T, int EXTENT> TDSL_FN bool has_last(TurnedLane<T, EXTENT> a) { return __builtin_expect(a.place < 0 && a.limit > a.place + EXTENT, 0); }
 template <int V, class T, int EXTENT> TDSL_FN Last<T> last_of_row(TurnedLane<T, EXTENT> a) {
   return {a.p + EXTENT, (1u << min(min(-a.place, V), a.limit - EXTENT - a.place)) - 1};
 }
@@ -518,34 +518,13 @@ template <class T, class ST> TDSL_FN void store_cut(Cell<16> c, u64 p, u32 bits)
     ST::store_if(one, p + byte, bits >> k & 1u);
   }
 }
-// Turned rows: vectors that are aligned, or pieces of a whole warp that is off. What is cut is written element by element.
-// The full warp, converged. ISA: st.global, shfl.sync.
-template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void store_turned(const X& x, bool first, F at) {
+// The part of a row that a warp holds, at addresses that are off by `same` bytes. The full warp, converged.
+template <int N, int V, class MASK, class ST, class X, class F>
+TDSL_FN void store_turned_off(const X& x, bool first, F at, u32 same) {
   using T = decltype(get_raw(x, 0));
   constexpr u32 ALL = MaskBits<V>::ALL;
   const u64 start = (u64)at(0).p;
-  if (warp_all(first) && is_run<N>(at)) {
-#pragma unroll
-    for (int i = 0; i < N; i += V) ST::store_if(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, true);
-    return;
-  }
-  const u32 same = uniform((u32)start % PIECE), lane = lane_id();
-  if (!same) {
-#pragma unroll
-    for (int i = 0; i < N; i += V) {
-      const auto mask = MASK::template of<V>(at, i);
-      const u64 p = start + i / V * 32 * PIECE;
-      ST::store_if(get_cell<V, T>(x, i), p, first && mask.all());
-      if (first && mask.any() && !mask.all()) store_cut<T, ST>(get_cell<V, T>(x, i), p, mask.bits());
-    }
-    if (first && has_last(at(0))) {
-      const auto end = last_of_row<V>(at(0));
-      if (end.bits == ALL) ST::store_if(get_cell<V, T>(x, 0), (u64)end.p, true);
-      else store_bits<T, ST>(get_cell<V, T>(x, 0), (u64)end.p, end.bits);
-    }
-    return;
-  }
-  if (!is_live<N, V, MASK>(at)) return;
+  const u32 lane = lane_id();
   const bool whole = warp_all(first) && is_whole<N, V, MASK>(at);
   if (whole) {
     Cell<16> last{};
@@ -567,6 +546,29 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
     if (first && (whole ? end : mask.any())) {
       store_bits<T, ST>(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, whole ? end : mask.bits());
     }
+  }
+}
+// Turned rows: vectors that are aligned, or pieces of a whole warp that is off. What is cut is written element by element.
+// The full warp, converged. ISA: st.global, shfl.sync.
+template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void store_turned(const X& x, bool first, F at) {
+  using T = decltype(get_raw(x, 0));
+  const u64 start = (u64)at(0).p;
+  if (warp_all(first) && is_run<N>(at)) {
+#pragma unroll
+    for (int i = 0; i < N; i += V) ST::store_if(get_cell<V, T>(x, i), start + i / V * 32 * PIECE, true);
+    return;
+  }
+  const u32 same = uniform((u32)start % PIECE);
+  if (!same) {
+#pragma unroll
+    for (int i = 0; i < N; i += V) {
+      const auto mask = MASK::template of<V>(at, i);
+      const u64 p = start + i / V * 32 * PIECE;
+      ST::store_if(get_cell<V, T>(x, i), p, first && mask.all());
+      if (first && mask.any() && !mask.all()) store_cut<T, ST>(get_cell<V, T>(x, i), p, mask.bits());
+    }
+  } else if (is_live<N, V, MASK>(at)) {
+    store_turned_off<N, V, MASK, ST>(x, first, at, same);
   }
   if (first && has_last(at(0))) {
     const auto end = last_of_row<V>(at(0));

@@ -10,6 +10,9 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
+from tests.emulation.test_emulated_tiles import emitted
+from tests.emulation.test_emulated_tiles import emulated
+from tests.gpu.tile_kernels import Case
 from tiledsl import emulate
 from tiledsl.compiled import Kernel
 from tiledsl.runtime.interop import numpy_view
@@ -79,10 +82,28 @@ def test_rows_whose_place_is_loaded_are_not_asked_for() -> None:
     assert not prefetches(kernel.module.source)
 
 
-def test_grids_of_two_axes_ask_for_nothing() -> None:
+def test_programs_of_two_axes_are_counted_as_the_grid_is() -> None:
     x, y = torch.empty(8, BLOCK), torch.empty(8, BLOCK)
     kernel, _ = made(of_two_axes, [x, y, BLOCK, BLOCK])
-    assert not prefetches(kernel.module.source)
+    assert len(prefetches(kernel.module.source)) == 1
+    assert "(int)blockIdx.y * grid_0 + (int)blockIdx.x;" in kernel.module.source
+
+
+@tiledsl.jit
+def transposed(x: tl.Tensor, y: tl.Tensor, B: tl.constexpr):
+    m, n = tl.program_id(0) * B, tl.program_id(1) * B
+    y.store((n, m), tl.trans(x.load((m, n), (B, B))))
+
+
+@pytest.mark.parametrize("shape", [(100, 72), (99, 71)])
+def test_blocks_of_tensors_are_asked_for(shape: tuple[int, int]) -> None:
+    """The tile, and the neighbour's columns where rows are stored by sectors."""
+    x, y = torch.randn(shape), torch.full(shape[::-1], float("nan"))
+    case = Case("transposed", transposed, (x, y), (1,), {"B": 32}, (4, 3, 1))
+    before, _, after = emitted(case).source.partition("grid_dependency_wait")
+    assert before.count("prefetch_block<float, 32, 32,") == 1
+    assert "prefetch_block<" not in after
+    assert torch.equal(emulated(case, seed=1)[1], x.t())
 
 
 @pytest.mark.parametrize("n", [BLOCK, 3000, 4001])

@@ -26,9 +26,13 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.memory_prefetch import PrefetchBlock
+from tiledsl.ir.ops.memory_prefetch import line_of
 from tiledsl.ir.ops.memory_rows import StoreRows
 from tiledsl.ir.ops.memory_rows import StoreSectors
 from tiledsl.ir.ops.tile import tile_type
+
+Rows = StoreRows | StoreSectors | PrefetchBlock
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,25 @@ def store_sectors(op: StoreSectors, e: Emission) -> SectorsContext:
     )
 
 
+@dataclass(frozen=True)
+class PrefetchContext:
+    """A call, and when it is made."""
+
+    when: str
+    call: str
+
+
+@emits("memory.prefetch_block")
+def prefetch_block(op: PrefetchBlock, e: Emission) -> PrefetchContext:
+    """`if (first_1) prefetch_block<bf16, 128, 64, 256>(thread, from, to, [&](int i) { ... });`."""
+    t, line = tensor_type(op.tensor, "prefetch_block"), _line(op)
+    assert t.inner_dim is not None
+    form = f"{memory_type(t.dtype)}, {op.block_shape[line]}, {op.block_shape[t.inner_dim]}"
+    call = f"prefetch_block<{form}, {_threads(e)}>({thread_index(e)}, {_ends(op, e)},"
+    when = "true" if op.when is None else e.text(op.when)
+    return PrefetchContext(when, f"{call}\n    {_row(op, line, e)});")
+
+
 def _put_rows(e: Emission, value: Value, place: str, first: int) -> str:
     """Writes a matrix into shared memory element by element, from column `first` on."""
     type_ = tile_type(value, "store_sectors")
@@ -123,10 +146,10 @@ def _put_rows(e: Emission, value: Value, place: str, first: int) -> str:
     return loop_text(layout.num_regs, 1, statement)
 
 
-def _line(op: StoreRows | StoreSectors) -> int:
+def _line(op: Rows) -> int:
     """The dimension of the tensor that the rows of a tile are counted along."""
-    inner = tensor_type(op.tensor, "store").inner_dim
-    (line,) = (d for d in range(len(op.offsets)) if d != inner and op.block_shape[d] > 1)
+    line = line_of(tensor_type(op.tensor, "store").inner_dim, op.block_shape)
+    assert line is not None
     return line
 
 
@@ -134,7 +157,7 @@ def _threads(e: Emission) -> int:
     return min(32 * e.place.num_warps, e.num_threads)
 
 
-def _ends(op: StoreRows | StoreSectors, e: Emission) -> str:
+def _ends(op: Rows, e: Emission) -> str:
     """The columns of a tile that the tensor begins and ends with."""
     inner = tensor_type(op.tensor, "store").inner_dim
     assert inner is not None
@@ -142,7 +165,7 @@ def _ends(op: StoreRows | StoreSectors, e: Emission) -> str:
     return f"-(i64){start}, {e.params.shape(op.tensor, inner)} - {start}"
 
 
-def _row(op: StoreRows | StoreSectors, line: int, e: Emission) -> str:
+def _row(op: Rows, line: int, e: Emission) -> str:
     """A function of a row's number: where it begins, and whether it is there."""
     t = tensor_type(op.tensor, "store")
     places: list[str] = []

@@ -27,8 +27,8 @@ def drop(x: torch.Tensor, p: float, seed: int, **options: int) -> torch.Tensor:
     output = torch.empty_like(x)
     n = x.numel()
     limit, scale = round(p * (2**32 - 1)), 1 / (1 - p) if p < 1 else 0.0
-    grid = (triton.cdiv(n, 4096),)
-    seeded_dropout[grid](x, output, n, limit, scale, seed, BLOCK=4096, **options)
+    grid = (triton.cdiv(n, 2048),)
+    seeded_dropout[grid](x, output, n, limit, scale, seed, BLOCK=2048, **options)
     return output
 
 

@@ -22,9 +22,9 @@ TDSL_FN void zero_shared(u32 addr, u32 bytes, u32 thread, u32 threads) {
 }
 // Adds 1 to counter `value` where it exists. Thread. ISA: red.shared.
 template <class T> TDSL_FN void count_element(u32 addr, T value, int count, bool in) {
-  if (in && value >= T(0) && (u64)value < (u64)count) {
-    asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(addr + 4 * (u32)value) : "memory");
-  }
+  const bool counts = in && value >= T(0) && (u64)value < (u64)count;
+  asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %1, 0;\n@q red.shared.add.u32 [%0], 1;\n}" ::"r"(addr + 4 * (u32)value), "r"((u32)counts)
+               : "memory");
 }
 
 // ------------------------------------------------------------------ registers of inline assembly

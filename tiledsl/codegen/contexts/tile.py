@@ -208,6 +208,10 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if op.unless_one >= 0:
         unless = e.text(op.inputs[op.unless_one])
         return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
+    if (moved := _moved(op, e)) and not op.part:
+        return MapContext(
+            "", count, indent(f"put_raw({e.name(op.results[0])}, {_INDEX}, {moved});"), pins
+        )
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
@@ -245,6 +249,13 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
         word=word,
         reads=reads,
     )
+
+
+def _moved(op: ops.Map, e: Emission) -> str:
+    """The element that a loop which computes nothing takes, as it lies in its register."""
+    (end,) = op.body.ops if len(op.body.ops) == 1 else (None,)
+    values = end.values if isinstance(end, control.Yield) else ()
+    return e.raw.get(values[0], "") if len(values) == 1 else ""
 
 
 def _kept(op: ops.Map, index: str) -> str:

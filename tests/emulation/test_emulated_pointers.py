@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples.dropout import seeded_dropout
 from tests.emulation.matmuls import compiled as choice
 from tests.pointer_kernels import CASES
 from tests.pointer_kernels import Case
@@ -196,3 +197,11 @@ def test_an_extent_of_0_leaves_out_everything(M: int, N: int, K: int) -> None:
     runtime = dict(zip(strided_matmul.description.names, args[:9], strict=False))
     simulator.emulate(made, runtime, (1, 1))
     assert torch.equal(c, torch.full((64, 64), 0.0 if K == 0 else -7.0))
+
+
+def test_four_random_numbers_of_a_call_stay_with_their_thread() -> None:
+    """What is joined is the vector of its neighbours, however the digits of both layouts are cut."""
+    x = torch.randn(4096).to(torch.bfloat16)
+    args = [x, torch.empty_like(x), 4000, 1 << 30, 2.0, 42, 2048]
+    made, _ = compiled(seeded_dropout, args, num_warps=4)
+    assert "write_shared" not in made.module.source

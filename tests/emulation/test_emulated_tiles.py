@@ -75,6 +75,7 @@ def test_a_transposed_block_is_written_along_its_rows(shape: tuple[int, int]) ->
     case = Case("turned", turned, (x, y), (1,), {}, (2, 2, 1))
     module = emitted(case)
     assert "store_vector<8>" in module.source
+    assert ".pack2(" not in module.source, "elements are converted on the way"
     arrays = {"x": numpy_view(x, "x"), "y": numpy_view(y, "y")}
     emulate.run(module, arrays, case.grid)
     assert torch.equal(y, x.t())

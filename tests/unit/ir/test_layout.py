@@ -199,3 +199,13 @@ def test_same_places_ignores_the_kind() -> None:
     a = mma_accumulator(64, 8)
     assert a.same_places(Layout(a.dims, a.num_regs, a.num_warps, "other"))
     assert not a.same_places(mma_accumulator(64, 16))
+
+
+def test_same_places_ignores_how_digits_are_cut() -> None:
+    cut = (Digit(2, Unit.REG, 1), Digit(2, Unit.REG, 2), Digit(1, Unit.LANE), Digit(32, Unit.LANE))
+    whole = (Digit(4, Unit.REG, 1), Digit(32, Unit.LANE, 1))
+    a, b = Layout((cut,), 4, 1), Layout((whole,), 4, 1)
+    assert a.same_places(b)
+    assert b.same_places(a)
+    swapped = (Digit(2, Unit.REG, 2), Digit(2, Unit.REG, 1), Digit(32, Unit.LANE, 1))
+    assert not a.same_places(Layout((swapped,), 4, 1))

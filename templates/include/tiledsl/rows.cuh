@@ -77,7 +77,7 @@ template <class T, int COLS> struct SectorPlaces {
   }
   // Of the element at (row + r, col + c): the sums have no carry, and r and c are known when a loop is unrolled.
   TDSL_FN u32 operator()(u32 row, u32 col, u32 r = 0, u32 c = 0) const {
-    const u32 off = (first + (row + r) * step) % V, skip = (0u - off) % V;
+    const u32 off = (first + r * step + row * step) % V, skip = (0u - off) % V;  // for all threads where row is some V
     return scratch + row * PITCH + row / V * (u32)PIECE + col * SIZE + (r * PITCH + r / V * (u32)PIECE + (c + V) * SIZE) - skip * SIZE;
   }
 };

@@ -128,31 +128,29 @@ template <int LANES, int K, class Key> TDSL_FN void keep_first_of_lanes(Key (&be
     keep_first(best, other);
   }
 }
-// The K smallest of PART keys in shared memory to their beginning, sorted; each lane keeps the K smallest that it has seen.
-// The full warp, converged. ISA: shfl.sync.
-template <class Key, int PART, int K> TDSL_FN void first_of_part(u32 keys) {
-  constexpr int CHUNK = 32 * K;
-  const int lane = (int)lane_id();
+// K keys of each lane from number `first` of `count` in shared memory on, in order. The full warp, converged.
+template <int K, class Key> TDSL_FN void sorted_chunk(Key (&found)[K], u32 keys, int first, int count) {
+#pragma unroll
+  for (int i = 0; i < K; ++i) {
+    const int at = first + 32 * i + (int)lane_id();
+    found[i] = at < count ? ld_shared<Key>(keys + at * sizeof(Key)) : (Key)~(Key)0;
+  }
+  sort_keys<2>(found);
+}
+// The K smallest of `count` keys in shared memory to their beginning, sorted; each lane keeps the K smallest that it has
+// seen. UNROLL: chunks at once. The full warp, converged. ISA: shfl.sync.
+template <class Key, int K, int UNROLL> TDSL_FN void first_of_part(u32 keys, int count) {
   Key best[K];
-#pragma unroll
-  for (int first = 0; first < PART; first += CHUNK) {
+  sorted_chunk(best, keys, 0, count);
+#pragma unroll UNROLL
+  for (int first = 32 * K; first < count; first += 32 * K) {
     Key found[K];
-#pragma unroll
-    for (int i = 0; i < K; ++i) {
-      const int at = first + 32 * i + lane;
-      found[i] = at < PART ? ld_shared<Key>(keys + at * sizeof(Key)) : (Key)~(Key)0;
-    }
-    sort_keys<2>(found);
-    if (first) {
-      keep_first(best, found);
-    } else {
-#pragma unroll
-      for (int i = 0; i < K; ++i) best[i] = found[i];
-    }
+    sorted_chunk(found, keys, first, count);
+    keep_first(best, found);
   }
   keep_first_of_lanes<32>(best);
   warp_sync();
-  if (lane == 0) {
+  if (lane_id() == 0) {
 #pragma unroll
     for (int i = 0; i < K; ++i) st_shared<Key>(keys + i * sizeof(Key), best[i]);
   }
@@ -186,13 +184,13 @@ TDSL_FN void first_of_rows(u32 addr, int rows, u32 thread, u32 threads, Sync syn
   const int warp = uniform((int)thread / 32), warps = (int)threads / 32;
   sync();
   for (int part = warp; part < rows * PARTS; part += warps) {
-    first_of_part<Key, ROW / PARTS, K>(addr + part * (ROW / PARTS * sizeof(Key)));
+    first_of_part<Key, K, ROW / PARTS>(addr + part * (ROW / PARTS * sizeof(Key)), ROW / PARTS);
   }
   first_of_parts<Key, ROW, K, PARTS>(addr, rows, thread, threads, sync);
 }
 // The K smallest of the N keys that each lane holds in registers to `keys` on, sorted; there is room for all of them.
 // Only keys up to a bound are looked at: K lanes have one each that does not exceed it. Where these are more than 32,
-// all are compared. The full warp, converged. ISA: redux.sync, vote.sync.
+// as of elements that are mostly equal, lanes compare them in chunks. The full warp, converged. ISA: redux.sync, vote.sync.
 template <class Key, int N, int K, class F> TDSL_FN void first_of_warp(u32 keys, F key) {
   constexpr u32 SIZE = sizeof(Key);
   const auto top = [&](int i) { return (u32)(key(i) >> (sizeof(Key) == 8 ? 32 : 0)); };
@@ -213,15 +211,15 @@ template <class Key, int N, int K, class F> TDSL_FN void first_of_warp(u32 keys,
     if (in) st_shared<Key>(to, key(i));
     to += in ? 32 * SIZE : 0;
   }
-  const u32 count = (to - own) / (32 * SIZE), total = warp_add(count);
+  const u32 count = (to - own) / (32 * SIZE), total = warp_add(count), most = warp_max(count);
   if (total > 32) {
-    for (; to < own + N * 32 * SIZE; to += 32 * SIZE) st_shared<Key>(to, (Key)~(Key)0);
+    for (; to < own + most * 32 * SIZE; to += 32 * SIZE) st_shared<Key>(to, (Key)~(Key)0);
     warp_sync();
-    first_of_part<Key, 32 * N, K>(keys);
+    first_of_part<Key, K, 1>(keys, (int)most * 32);
     return;
   }
   u32 before = 0;
-  for (u32 i = 0, most = warp_max(count); i < most; ++i) {  // together, to places that have been read
+  for (u32 i = 0; i < most; ++i) {  // together, to places that have been read
     const u32 who = warp_ballot(i < count);
     const Key one = i < count ? ld_shared<Key>(own + i * 32 * SIZE) : (Key)0;
     warp_sync();

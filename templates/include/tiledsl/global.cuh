@@ -10,8 +10,8 @@ template <class T> struct Lane { T* p; };
 template <class T> struct MaskedLane { T* p; bool in; };
 template <class T> struct FilledLane { T* p; bool in; T other; };
 // The same of a turned row: its place in the row, which has `limit` elements, see turned_limit. Places before the row hold
-// the last of EXTENT elements, if there are so many (last_of_row).
-template <class T, int EXTENT> struct TurnedLane { T* p; int place, limit; T other; };
+// the last of EXTENT elements, if there are so many (last_of_row); `full`: of all programs, whether there can be.
+template <class T, int EXTENT> struct TurnedLane { T* p; int place, limit; bool full; T other; };
 // The elements of a row that is there, else so few that no place, nor one before the row, lies below. Thread.
 TDSL_FN int turned_limit(bool in, int count) { return in && count > 0 ? count : -(1 << 30); }
 

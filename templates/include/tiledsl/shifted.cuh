@@ -138,7 +138,7 @@ TDSL_FN void put_cut(X& x, int first, const Cell<16> (&lo)[COUNT], const Cell<16
 // What a turned row has no place for behind its others: elements of a vector that begins before the row, those whose
 // bits are set. They lie EXTENT elements further on.
 template <class T> struct Last { T* p; u32 bits; };
-template <class T, int EXTENT> TDSL_FN bool has_last(TurnedLane<T, EXTENT> a) { return __builtin_expect(a.place < 0 && a.limit > a.place + EXTENT, 0); }
+template <class T, int EXTENT> TDSL_FN bool has_last(TurnedLane<T, EXTENT> a) { return a.place < 0 && a.limit > a.place + EXTENT; }
 template <int V, class T, int EXTENT> TDSL_FN Last<T> last_of_row(TurnedLane<T, EXTENT> a) {
   return {a.p + EXTENT, (1u << min(min(-a.place, V), a.limit - EXTENT - a.place)) - 1};
 }
@@ -227,10 +227,8 @@ TDSL_FN void read_shifted(X& x, F at, L load) {
   if constexpr (AHEAD > FEW) fill_cut<WHOLE, V, MASK>(x, 0, at);
   if constexpr (REST > FEW) fill_cut<REST, V, MASK>(x, WHOLE * V, at);
 }
-// The same of turned rows: one piece for each vector, but for a tensor that is off by other bytes. last(cell, address)
-// reads an aligned piece of last_of_row. The full warp, converged.
-template <int N, int V, class MASK, class X, class F, class L, class M>
-TDSL_FN void read_turned(X& x, F at, L load, M last) {
+// The same of turned rows: one piece for each vector, but for a tensor that is off by other bytes. The full warp, converged.
+template <int N, int V, class MASK, class X, class F, class L> TDSL_FN void read_turned(X& x, F at, L load) {
   using T = decltype(get_raw(x, 0));
   if (is_run<N>(at)) {
     const u64 start = (u64)at(0).p;
@@ -242,8 +240,7 @@ TDSL_FN void read_turned(X& x, F at, L load, M last) {
     }
     return;
   }
-  const bool aligned = uniform((u32)(u64)at(0).p % PIECE) == 0;
-  if (aligned) {
+  if (uniform((u32)(u64)at(0).p % PIECE) == 0) {
 #pragma unroll
     for (int v = 0; v < N / V; ++v) {
       Cell<16> c = filling<V>(at(v * V));
@@ -259,27 +256,29 @@ TDSL_FN void read_turned(X& x, F at, L load, M last) {
     }
   }
   fill_cut<N / V, V, MASK>(x, 0, at);
-  if (has_last(at(0))) {
-    const auto end = last_of_row<V>(at(0));
-    if (aligned) {
-      Cell<16> c;
-      last(c, (u64)end.p);
-      put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), c, end.bits));
-    } else {
+}
+// Then last_of_row. load(cell, address): reads an aligned piece. Thread.
+template <int V, class X, class F, class L> TDSL_FN void read_last(X& x, F at, L load) {
+  using T = decltype(get_raw(x, 0));
+  if (!at(0).full || !has_last(at(0))) return;
+  const auto end = last_of_row<V>(at(0));
+  if ((u64)end.p % PIECE == 0) {
+    Cell<16> c;
+    load(c, (u64)end.p);
+    put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), c, end.bits));
+  } else {
+    const T* p = end.p;
 #pragma unroll 1
-      for (u32 bits = end.bits; bits; bits &= bits - 1) {
-        const int k = __ffs(bits) - 1;
-        put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), filled_cell<V>(end.p[k]), 1u << k));
-      }
+    for (u32 bits = end.bits, bit = 1; bits; bits >>= 1, bit *= 2, ++p) {  // of few registers
+      if (bits & 1) put_cell<V, T>(x, 0, blend<T>(get_cell<V, T>(x, 0), filled_cell<V>(*p), bit));
     }
   }
 }
 // The same from global memory. The full warp, converged. ISA: ld.global.
 template <int N, int V, class MASK, class OFFSETS, class LD, class X, class F> TDSL_FN void load_shifted(X& x, F at) {
   if constexpr (IsTurned<MASK>::value) {
-    read_turned<N, V, MASK>(
-        x, at, [](Cell<16>& c, int, int, u64 p, bool in) { LD::load_if(c, p, in); },
-        [](Cell<16>& c, u64 p) { LD::load_if(c, p, true); });
+    read_turned<N, V, MASK>(x, at, [](Cell<16>& c, int, int, u64 p, bool in) { LD::load_if(c, p, in); });
+    read_last<V>(x, at, [](Cell<16>& c, u64 p) { LD::load_if(c, p, true); });
     return;
   } else if constexpr (OFFSETS::SAME && N / V <= AHEAD) {
     if (is_whole<N, V, MASK>(at)) {
@@ -326,6 +325,9 @@ template <int N, int V, int STRIDE, class MASK, class OFFSETS, class F> TDSL_FN 
   if constexpr (OFFSETS::CHAINED) {
     const u32 lane = lane_id();
     const u64 start = (u64)at(0).p - same;
+    if constexpr (IsTurned<MASK>::value) {
+      if (at(0).full && !same && has_last(at(0))) cp_async<16>(place.of_last(at(0).place <= -V), last_of_row<V>(at(0)).p);
+    }
     if (is_whole<N, V, MASK>(at)) {
 #pragma unroll
       for (int v = 0; v < COUNT; ++v) cp_async<16>(place(v, 0), (const void*)(start + v * 32 * PIECE));
@@ -337,9 +339,6 @@ template <int N, int V, int STRIDE, class MASK, class OFFSETS, class F> TDSL_FN 
       for (int v = 0; v < COUNT; ++v) {
         const bool any = MASK::template of<V>(at, v * V).any();
         if (any) cp_async<16>(place(v, 0), (const void*)(start + v * 32 * PIECE));
-      }
-      if constexpr (IsTurned<MASK>::value) {
-        if (has_last(at(0))) cp_async<16>(place.of_last(at(0).place <= -V), last_of_row<V>(at(0)).p);
       }
       return;
     }
@@ -369,9 +368,8 @@ TDSL_FN void load_fetched_shifted(X& x, u32 own, F at) {
   const PiecePlaces<OFFSETS, N / V, STRIDE> place(own);
   if constexpr (OFFSETS::CHAINED) warp_sync();
   if constexpr (IsTurned<MASK>::value) {
-    read_turned<N, V, MASK>(
-        x, at, [&](Cell<16>& c, int v, int k, u64, bool in) { Fetched::load_if(c, place(v, k), in); },
-        [&](Cell<16>& c, u64) { Fetched::load(c, place.of_last(at(0).place <= -V)); });
+    read_turned<N, V, MASK>(x, at, [&](Cell<16>& c, int v, int k, u64, bool in) { Fetched::load_if(c, place(v, k), in); });
+    read_last<V>(x, at, [&](Cell<16>& c, u64) { Fetched::load(c, place.of_last(at(0).place <= -V)); });
   } else if (OFFSETS::SAME && is_whole<N, V, MASK>(at)) {
     using T = decltype(get_raw(x, 0));
     const u32 off = uniform((u32)(u64)at(0).p % PIECE);
@@ -570,10 +568,12 @@ template <int N, int V, class MASK, class ST, class X, class F> TDSL_FN void sto
   } else if (is_live<N, V, MASK>(at)) {
     store_turned_off<N, V, MASK, ST>(x, first, at, same);
   }
-  if (first && has_last(at(0))) {
-    const auto end = last_of_row<V>(at(0));
-    store_bits<T, ST>(get_cell<V, T>(x, 0), (u64)end.p, end.bits);
-  }
+}
+// Then last_of_row. Thread. ISA: st.global.
+template <int V, class ST, class X, class F> TDSL_FN void store_last(const X& x, bool first, F at) {
+  if (!at(0).full || !first || !has_last(at(0))) return;
+  const auto end = last_of_row<V>(at(0));
+  store_bits<decltype(get_raw(x, 0)), ST>(get_cell<V, decltype(get_raw(x, 0))>(x, 0), (u64)end.p, end.bits);
 }
 // As load_shifted, for stores. LANES lanes side by side hold vectors that follow each other in memory: each writes
 // the piece that its vector and the one before share. The full warp, converged. ISA: st.global, shfl.sync.
@@ -581,6 +581,7 @@ template <int N, int V, int LANES, class MASK, class OFFSETS, class ST, class X,
 TDSL_FN void store_shifted(const X& x, bool first, F at) {
   if constexpr (IsTurned<MASK>::value) {
     store_turned<N, V, MASK, ST>(x, first, at);
+    store_last<V, ST>(x, first, at);
   } else if constexpr (!OFFSETS::SAME) {
     store_pieces<ANY_WORD, N, V, LANES, MASK, OFFSETS, ST>(x, first, at, 0);
   } else {

@@ -234,7 +234,7 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 
 
 def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnContext:
-    """`return TurnedLane<float, 2048>{x + t_3, t_3, turned_limit(row < rows, n), 0.0f};`."""
+    """`return TurnedLane<float, 512>{x + t_3, t_3, turned_limit(row < rows, n), n > 480, 0.0f};`."""
     type_, bounds, others = memory_type(lanes.dtype), list[Within](), list[str]()
     todo = [op.values[1]]
     while todo:
@@ -249,9 +249,10 @@ def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnCont
     (bound,) = bounds
     limit = f"turned_limit({' && '.join(others) or 'true'}, {e.text(bound.limit)})"
     other = raw_element(e, op.values[2], lanes.dtype) if lanes.filled else f"{type_}{{}}"
-    fields = f"{e.text(op.values[0])}, {e.text(bound.place)}, {limit}, {other}"
     around = bound.place.defining_op
     assert isinstance(around, Around)
+    full = f"{e.atom(bound.limit)} > {around.extent - LINE_BYTES // lanes.dtype.bytes}"
+    fields = f"{e.text(op.values[0])}, {e.text(bound.place)}, {limit}, {full}, {other}"
     return ReturnContext(f"return TurnedLane<{type_}, {around.extent}>{{{fields}}};")
 
 

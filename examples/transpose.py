@@ -14,16 +14,10 @@ def transpose_kernel(x: tl.Tensor, y: tl.Tensor, BM: tl.constexpr, BN: tl.conste
 
 
 def transpose(x: torch.Tensor, BM: int = 0, BN: int = 0) -> torch.Tensor:
-    """A contiguous transpose of a matrix.
-
-    Rows of tiles are 256 bytes unless said otherwise. Where rows of the result lie at odd
-    addresses, 128 rows of 128 bytes are faster for elements of 2 bytes: parts of sectors are fewer.
-    """
+    """A contiguous transpose of a matrix, by tiles of rows of 256 bytes unless said otherwise."""
     M, N = x.shape
     size = x.element_size()
-    is_odd = size < 4 and M * size % 16 != 0
-    default = (128, 128 // size) if is_odd else (256 // size, 256 // size)
-    BM, BN = BM or default[0], BN or default[1]
+    BM, BN = BM or 256 // size, BN or 256 // size
     y = torch.empty((N, M), device=x.device, dtype=x.dtype)
     transpose_kernel[(tl.cdiv(M, BM), tl.cdiv(N, BN))](x, y, BM, BN)
     return y

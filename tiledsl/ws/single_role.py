@@ -31,6 +31,7 @@ from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.pointer import Load as PointerLoad
 from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
@@ -48,6 +49,8 @@ from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import prefetch_first_loads
+from tiledsl.ws.free import VIEWS
+from tiledsl.ws.free import is_index
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.memory_order import order_scalars
@@ -79,6 +82,8 @@ SHARED_ELEMENTS, MOST_SHARED = 32, 64
 more than these on, or more than the second number where the user gave the number of warps."""
 CROWDED_REGISTERS, CROWDED_ELEMENTS = 64, 32
 """Registers with which half of an SM's threads fit, and elements that a thread may hold in them."""
+MOVING_WARPS, MOVING_REGISTERS = 16, 40
+"""Warps of CTAs that only move tiles, and registers with which three of them fit."""
 ROW_WARPS, ROW_BYTES, ROW_TILES = 8, 8192, 2
 """Warps for rows of so many bytes or more; and tiles as large as a row that a program may load,
 where a thread holds more than SHARED_ELEMENTS of each."""
@@ -379,8 +384,19 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     most += sum(t.num_elements for t in carried if isinstance(t, TileType))
     if most > CROWDED_ELEMENTS * threads:
         return 1
-    registers = CROWDED_REGISTERS * plan.num_threads
+    moves = plan.num_warps >= MOVING_WARPS and _only_moves(graph)
+    registers = (MOVING_REGISTERS if moves else CROWDED_REGISTERS) * plan.num_threads
     return max(1, min(target.max_blocks_per_sm, target.registers_per_sm // registers))
+
+
+def _only_moves(graph: TileGraph) -> bool:
+    """Whether tiles are loaded and stored as they are, but for integers."""
+    return all(
+        isinstance(op, VIEWS) or is_index(op) or isinstance(op, Load | PointerLoad)
+        for op in graph.walk()
+        for r in op.results
+        if isinstance(r.type, TileType)
+    )
 
 
 def _stays(graph: TileGraph, plan: SinglePlan, asked: bool | None) -> bool:

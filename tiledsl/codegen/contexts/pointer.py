@@ -234,7 +234,7 @@ def yield_lanes(op: control.Yield, e: Emission) -> ReturnContext:
 
 
 def _turned_lane(op: control.Yield, lanes: ops.Lanes, e: Emission) -> ReturnContext:
-    """`return TurnedLane<float, 512>{x + t_3, t_3, turned_limit(row < rows, n), n > 480, 0.0f};`."""
+    """`return TurnedLane<float, 64>{x + t_3, t_3, turned_limit(row < rows, n), n > 32, 0.0f};`."""
     type_, bounds, others = memory_type(lanes.dtype), list[Within](), list[str]()
     todo = [op.values[1]]
     while todo:

@@ -166,7 +166,7 @@ def _turned(
     at = old.args[count + rows.dim]
     b = Builder(graph, body, loc=op.loc)
     place = b.value(ew.Add(mapping[at], inner, no_wrap=True))
-    if "turned" in changes:
+    if "turned" in changes or isinstance(op, tile.Map):
         place = b.value(Around(place, rows.extent))
     else:
         place = b.value(ew.And(place, b.value(ew.Constant(rows.extent - 1, int32))))

@@ -178,6 +178,8 @@ template <int N> TDSL_FN int count_up_to(int limit, int start) {
 TDSL_FN bool is_within(int place, int limit) { return (u32)place < (u32)max_s32(limit, 0); }
 // A place of a turned row, from -extent on; accesses take one before the row for one of its end (shifted.cuh).
 TDSL_FN int signed_place(int place) { return place; }
+// Its place in the tile, a power of two: only the first V registers of a thread can lie before the row.
+template <int V, int EXTENT> TDSL_FN int around(int reg, int place) { return reg < V ? place & (EXTENT - 1) : place; }
 // A loop over registers in which it is known of all places, or is not: f is called with one of both. Warp, converged.
 template <bool ALL> struct Whole { static constexpr bool value = ALL; };
 template <bool ALL> TDSL_FN bool is_within(Whole<ALL>, int place, int limit) { return ALL || is_within(place, limit); }

@@ -35,6 +35,7 @@ from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.vectors import vectors_of
 
 _EXACT = frozenset(
     f"elementwise.{name}" for name in ("min", "max", "neg", "abs", "select", "floor", "ceil", "mod")
@@ -252,8 +253,14 @@ def within(op: Within, e: Emission) -> CallContext:
 
 @emits("elementwise.around")
 def around(op: Around, e: Emission) -> CallContext:
-    """`signed_place(t_2)`."""
-    return call(op, e, "signed_place")
+    """`signed_place(t_2)`, or `around<8, 65536>(i, t_2)` in a loop over registers."""
+    loop = op.parent.parent if op.parent is not None else None
+    if not isinstance(loop, Map):
+        return call(op, e, "signed_place")
+    vectors = vectors_of(loop.layout) if loop.layout is not None else None
+    assert vectors is not None
+    made = call(op, e, f"around<{vectors.size}, {op.extent}>")
+    return replace(made, arguments=f"i, {made.arguments}")
 
 
 @emits("elementwise.select")

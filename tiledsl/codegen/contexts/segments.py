@@ -6,7 +6,7 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops.elementwise import Add
-from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.tile import Map
@@ -56,7 +56,7 @@ def bound_of_map(op: Map) -> Within | None:
 def _signed(bound: Within) -> Add | None:
     """The place that a bound is asked of before it is taken modulo the tile's extent."""
     around = bound.place.defining_op
-    place = around.a.defining_op if isinstance(around, And) else None
+    place = around.place.defining_op if isinstance(around, Around) else None
     return place if isinstance(place, Add) else None
 
 

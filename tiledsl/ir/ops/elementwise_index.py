@@ -74,8 +74,9 @@ class Within(Op, opcode="elementwise.within"):
 class Around(Op, opcode="elementwise.around"):
     """The place of a tile's element in a row that is turned: what lies before it is its end.
 
-    place: i32, from -extent on. In CUDA the place itself: accesses of turned rows go around where
-    they have to (templates/include/tiledsl/shifted.cuh).
+    place: i32, from -extent on. In CUDA the place itself where memory is accessed: that goes around
+    where it has to (templates/include/tiledsl/shifted.cuh). Elsewhere only what a thread holds
+    first may lie before a row.
     """
 
     place: Value = operand()

@@ -278,5 +278,5 @@ def tile_clocks(plan: Plan, p: Problem) -> float:
     if plan.ping_pong:
         return TILE_CLOCKS_PING_PONG
     if plan.deferred:
-        return TILE_CLOCKS_DEFERRED
+        return TILE_CLOCKS_DEFERRED * (min(1.0, 2 * scale) if plan.copies else 1.0)
     return LATENCY_CLOCKS + TILE_CLOCKS_OVERLAPPED * scale

@@ -18,6 +18,7 @@ from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import copies_are_late
 from tiledsl.ws.cost import estimate
+from tiledsl.ws.cost import l2_clocks
 from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
@@ -39,6 +40,11 @@ threads copy, since a single role is slower then.
 """
 COPY_REGS, COPIES_HELD = 56, 8
 """Registers of a thread that copies, and for how many addresses of rows they suffice."""
+LEAST_STAGES, FLIGHT_BYTES, LATE = 4, 136 << 10, 1.3
+"""Slots, and bytes of slots, of loops that threads copy for where L2 takes that much longer than
+the tensor core. Rows by index, 4096 cubed, tiles of 64 x 128: 4 to 8 slots take 310, 269, 257, 277
+and 300 us, of 64 x 64 8, 9, 11 and 13 slots 362, 374, 376 and 388.
+"""
 BARRIER_BYTES = 1024
 MOST_SUMS = 200
 """Registers of a thread for the tiles that a loop keeps, where two warpgroups share a tile."""
@@ -323,6 +329,8 @@ class Planner:
                 break
         if self.overrides.num_stages is not None:
             depth = min(depth, self.overrides.num_stages)
+        elif s.copied and self.is_late(plan, p):
+            depth = min(depth, max(LEAST_STAGES, round(FLIGHT_BYTES / slot)))
         if depth < max(1, plan.mma_depth):
             return None
         group = self.overrides.raster_group or self.raster_group(plan, tile)
@@ -339,6 +347,10 @@ class Planner:
             l2_promotion_bytes=256 if p.pitch_128 else 128,
             group_axis=self.group_axis(plan),
         )
+
+    def is_late(self, plan: Plan, p: Problem) -> bool:
+        """Whether L2 takes longer for a slot than the tensor core, by far."""
+        return l2_clocks(plan, p, self.multicast(plan)) > LATE * p.product_clocks
 
     def unit_axes(self, p: Problem) -> tuple[int, ...]:
         """Grid axes of extent 1, when they make one operand read once and another shared."""
@@ -406,13 +418,18 @@ class Planner:
         return self._group_axis
 
     def raster_group(self, plan: Plan, tile: tuple[int, int, int]) -> int:
-        """Tiles of the grouped axis visited together: about 2048 rows."""
+        """Tiles of the grouped axis visited together: about 2048 rows.
+
+        Where threads copy, so many that the CTAs which run at once read the fewest bytes.
+        """
         axis = self.group_axis(plan)
         along_M = axis in self.shape.operand_axes[0]
-        extent = tile[0] if along_M else tile[1]
-        if plan.cluster_size > 1 and plan.cluster_axis == axis:
-            extent *= plan.cluster_size
-        return max(1, 2048 // extent)
+        size = plan.cluster_size if plan.cluster_axis == axis else 1
+        if self.shape.copied:
+            a, b = self.side_bytes(tile)
+            ratio = b / a if along_M else a / b
+            return max(1, round((self.target.num_sms * ratio) ** 0.5 / size))
+        return max(1, 2048 // ((tile[0] if along_M else tile[1]) * size))
 
     # ------------------------------------------------------------------ all tiles
     def best(

@@ -65,6 +65,20 @@ def test_plan_and_report() -> None:
     assert source.count("mbarrier_arrive_cp_async(") == 1
 
 
+def test_slots_and_order_where_L2_is_the_bound() -> None:
+    """Small tiles have no more slots than L2 fills, and are visited so that it gives the least."""
+    for tile, stages, group in (((64, 64, 64), 8, 11), ((64, 128, 64), 6, 16)):
+        made, _ = copied_kernel(gathered_matmul, gathered_args(4096, 4096, 4096, tile))
+        assert f"stages {stages}, " in made.plan.describe()
+        assert f"raster group {group}, deferred" in made.plan.describe()
+        assert made.certificate is not None
+        assert made.certificate.proved
+        asked, _ = copied_kernel(
+            gathered_matmul, gathered_args(4096, 4096, 4096, tile), num_stages=stages + 1
+        )
+        assert f"stages {stages + 1}, " in asked.plan.describe()
+
+
 def test_columns_that_wrap_around_beside_other_masks() -> None:
     """The weights of experts come in boxes: what lies beyond the last column is stored nowhere."""
     args, _, grid = moe_args(512, 4, 512, 512, (128, 128, 64))

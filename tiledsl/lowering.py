@@ -27,7 +27,7 @@ FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 TILE_PASSES = (
     "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
     "fold-sums", "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse",
-    "dce", "cheap-exponentials",
+    "dce", "cheap-exponentials", "sums-with-one", "dce",
 )  # fmt: skip
 
 

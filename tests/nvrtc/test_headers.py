@@ -196,7 +196,7 @@ template <class T> __device__ __forceinline__ T ints(T x, T y) {
 }
 extern "C" __global__ void math(float* f, double* d, i32* i, i64* l, u32* u) {
   f[0] = all(f[0], f[1]) + exp2_approx(f[2]) + log2_approx(f[3]) + rcp_approx(f[4]) +
-         div_full(f[5], f[6]) + reciprocal(f[6]) + tanh_approx(f[7]) + rsqrt_approx(f[8]);
+         div_full(f[5], f[6]) + reciprocal(f[6]) + erf_absolute(f[7], 0.5f) + tanh_absolute(f[7], 0.5f) + tanh_approx(f[7]) + rsqrt_approx(f[8]);
   d[0] = all(d[0], d[1]);
   i[0] = ints(i[0], i[1]) + tdsl::abs(i[2]);
   l[0] = ints(l[0], l[1]) + tdsl::abs(l[2]);

@@ -211,6 +211,26 @@ class Layout:
         return tuple(out)
 
 
+def register_shift(layout: Layout, shape: Sequence[int], dim: int, distance: int) -> int | None:
+    """By how many registers elements lie apart that are `distance` apart along a dimension.
+
+    None where they are not in the same thread, or not all equally far and further on.
+    """
+    coords = layout.coords()
+    kept = (coords[..., dim].max(axis=(0, 1)) < shape[dim] - distance).nonzero()[0]
+    places = {tuple(c): r for r, c in enumerate(coords[0, 0].tolist())}
+    step = np.arange(layout.rank) == dim
+    found = {
+        places.get(tuple((coords[0, 0, r] + distance * step).tolist()), -1) - r
+        for r in kept.tolist()
+    }
+    apart = found.pop() if len(found) == 1 else 0
+    if apart <= 0:
+        return None
+    moved = coords[:, :, kept + apart] == coords[:, :, kept] + distance * step
+    return apart if bool(moved.all()) else None
+
+
 def mma_accumulator(
     M: int, N: int, num_warpgroups: int = 1, *, split: int = 0, paired: bool = False
 ) -> Layout:

@@ -9,10 +9,13 @@ from tiledsl.errors import InternalError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Mul
@@ -23,6 +26,7 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import ArefType
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.epilogue_channel import StreamedTiles
 from tiledsl.ws.epilogue_chunks import ChunkedValue
@@ -119,6 +123,9 @@ class StoreLowering:
         own = plan.warpgroups_per_tile > 1
         made = ChunkedValue(self.graph, op, g, self.written, tiles, own=own, in_place=plan.in_place)
         every = range(g.num_chunks) if op.chunk < 0 else (op.chunk,)
+        if made.rolls and op.chunk < 0 and not op.ahead:
+            self.store_rolled(b, op, made, group, cursor)
+            every = range(0)
         for chunks in (every,) if op.ahead else [(chunk,) for chunk in every]:
             self.store_chunks(b, op, made, group, cursor, chunks)
         self.graph.erase(op)
@@ -155,10 +162,46 @@ class StoreLowering:
             if cursor is not None and not op.ahead:
                 b.add(barrier.CursorNext(cursor))
 
-    def copy_out(
-        self, b: Builder, op: tma.StoreTile, group: Value, chunk: int, slot: Value
+    def store_rolled(
+        self, b: Builder, op: tma.StoreTile, made: ChunkedValue, group: Value, cursor: Value | None
     ) -> None:
-        """The bulk copy of a chunk from its slab."""
+        """A loop over the chunks; small blocks are loaded before the store of the chunk before."""
+        g, plan = self.geometry, self.plan
+        assert g is not None
+        assert self.stage is not None
+        none, end, step = (b.value(Constant(n, int32)) for n in (0, g.part[g.major], g.width))
+        ahead = made.loaded_ahead(b, None)
+        init = (made.acc, *ahead.values())
+        body = Region()
+        column = body.add_arg(ScalarType(int32), "column")
+        acc, *blocks = [body.add_arg(v.type, v.name) for v in init]
+        loop = For(none, end, step, init, unroll=-1, body=body, loc=op.loc)
+        b.add(loop)
+        with b.at(body):
+            value = made.rolled(b, column, acc, dict(zip(ahead, blocks, strict=True)))
+            following = made.loaded_ahead(b, b.value(Add(column, step))) if ahead else {}
+            self.wait_for_slabs(b, plan.store_buffers - 1, group)
+            slot = b.value(smem.Slot(self.stage, cursor, group, plan.store_buffers), "slab")
+            whole = plan.warpgroups_per_tile > 1
+            b.add(smem.Write(slot, value, g.start(0), per_warpgroup=whole))
+            b.add(barrier.AsyncFence())
+            b.add(barrier.NamedSync(group, base=STORE_BARRIER, num_threads=128))
+            self.copy_out(b, op, group, 0, slot, column)
+            if cursor is not None:
+                b.add(barrier.CursorNext(cursor))
+            # Registers move last, and pinned: anywhere else ptxas spills some of them.
+            b.add(Yield((made.shifted(b), *following.values())))
+
+    def copy_out(
+        self,
+        b: Builder,
+        op: tma.StoreTile,
+        group: Value,
+        chunk: int,
+        slot: Value,
+        column: Value | None = None,
+    ) -> None:
+        """The bulk copy of a chunk from its slab; in a loop over chunks it begins at `column`."""
         g = self.geometry
         assert g is not None
         t = tensor_type(op.tensor, "store")
@@ -171,6 +214,8 @@ class StoreLowering:
             at = self.i32(b, op.offsets[d])
             if d in kept:
                 at = self.plus(b, at, start[kept.index(d)])
+                if column is not None and kept.index(d) == g.major:
+                    at = b.value(Add(at, column))
                 if kept.index(d) == g.split:
                     part = b.value(Constant(g.part[g.split], int32))
                     at = b.value(Add(at, b.value(Mul(group, part))))

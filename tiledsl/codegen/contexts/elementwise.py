@@ -367,12 +367,22 @@ def exponential(op: ops.Exp | ops.Exp2, e: Emission) -> Expression:
 @emits(
     *(
         f"elementwise.{name}"
-        for name in ("log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil")
+        for name in ("log", "log2", "sqrt", "rsqrt", "sin", "cos", "floor", "ceil")
     )
 )
 def function(op: ops.Unary, e: Emission) -> Expression:
     """The device function of the op's name."""
     return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
+
+
+@emits("elementwise.tanh", "elementwise.erf")
+def sigmoid(op: ops.Tanh | ops.Erf, e: Emission) -> Expression:
+    """absolute: the function of another name, which takes the factor on the argument."""
+    name = op.opcode.partition(".")[2]
+    if not op.absolute:
+        return call(op, e, f"tdsl::{name}")
+    arguments = f"{e.text(op.a)}, {literal(op.scale, float32)}"
+    return CallContext(rounding(op, e), True, f"{name}_absolute", arguments)
 
 
 @emits("elementwise.fma")

@@ -25,6 +25,7 @@ from tiledsl.codegen.registry import yields_to
 from tiledsl.codegen.unrolling import unroll_of
 from tiledsl.errors import CodegenError
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import register_shift
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
@@ -79,6 +80,17 @@ class FillContext:
 
     name: str
     value: str
+    pins: str
+
+
+@dataclass(frozen=True)
+class ShiftContext:
+    """Registers that move down in one variable, where the condition on `i` holds."""
+
+    name: str
+    count: int
+    condition: str
+    distance: int
     pins: str
 
 
@@ -286,6 +298,32 @@ def map_overwrites(op: Op, operand: Value) -> bool:
             if index_map(layout, type_.layout, follows).text != _INDEX:
                 return False
     return True
+
+
+# ---------------------------------------------------------------------- shifts
+@overwrites("tile.shift")
+def shift_ties(op: ops.Shift) -> tuple[Tie, ...]:
+    """Registers move down in one variable."""
+    return ((op.result, op.a),)
+
+
+@emits("tile.shift")
+def shift(op: ops.Shift, e: Emission) -> ShiftContext:
+    """`acc_1[i] = acc_1[i + 32]` where there is such an element, from the first register up.
+
+    Raises:
+        CodegenError: elements of the distance do not lie in registers of one distance.
+    """
+    type_ = tile_type(op.result, "shift")
+    layout = e.layout(type_)
+    found = register_shift(layout, type_.shape, op.dim, op.distance)
+    if found is None:
+        raise CodegenError("tile.shift: registers of the layout do not move together")
+    kept = [n - op.distance * (d == op.dim) for d, n in enumerate(type_.shape)]
+    condition, _ = registers_inside(layout, (0,) * len(kept), kept, own=False)
+    name = e.in_place((op.result, op.a))
+    pins = f"keep({name});" if e.is_accumulator(op.result) else ""
+    return ShiftContext(name, layout.num_regs, condition, found, pins)
 
 
 # ---------------------------------------------------------------------- fills

@@ -431,17 +431,26 @@ class Cos(Unary, opcode="elementwise.cos"):
 
 
 class Tanh(Unary, opcode="elementwise.tanh"):
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent of scale * a, of which `scale` is 1 unless `absolute`.
+
+    absolute: right to 3e-7, near 0 as well (f32).
+    """
+
+    absolute: bool = attribute(default=False)
+    scale: float = attribute(default=1.0)
 
     def compute(self, a: Any) -> Any:
-        return np.tanh(a)
+        return np.tanh(_times(a, self.scale))
 
 
 class Erf(Unary, opcode="elementwise.erf"):
-    """Error function."""
+    """Error function of scale * a; attributes as those of Tanh."""
+
+    absolute: bool = attribute(default=False)
+    scale: float = attribute(default=1.0)
 
     def compute(self, a: Any) -> Any:
-        return _erf(a)
+        return _erf(_times(a, self.scale))
 
 
 class Floor(Unary, opcode="elementwise.floor"):
@@ -474,6 +483,10 @@ class Fma(Op, opcode="elementwise.fma"):
         with np.errstate(all="ignore"):
             exact = np.asarray(a).astype(np.float64) * np.asarray(b).astype(np.float64)
             return (exact + np.asarray(c).astype(np.float64)).astype(np.asarray(a).dtype)
+
+
+def _times(x: Any, scale: float) -> Any:
+    return x if scale == 1.0 else x * np.asarray(scale, dtype=np.asarray(x).dtype)
 
 
 def _erf(x: Any) -> Any:

@@ -270,6 +270,32 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
         return mask[tuple(slice(n) for n in self.shape)]
 
 
+class Shift(Op, opcode="tile.shift", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
+    """Element i of dimension `dim` is element i + distance of `a`; the last `distance` stay.
+
+    Registers move inside of each thread, in place.
+    """
+
+    a: Value = operand()
+    dim: int = attribute()
+    distance: int = attribute()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (tile_type(self.a, "shift"),)
+
+    def verify(self, target: Target) -> None:
+        shape = tile_type(self.a, "shift").shape
+        if not 0 <= self.dim < len(shape) or not 0 < self.distance < shape[self.dim]:
+            raise VerifyError(f"shift: no shift by {self.distance} along {self.dim} of {shape}")
+
+    def evaluate(self, a: Any) -> Any:
+        made, kept = np.array(a), a.shape[self.dim] - self.distance
+        before, after = [slice(None)] * a.ndim, [slice(None)] * a.ndim
+        before[self.dim], after[self.dim] = slice(self.distance, None), slice(kept)
+        made[tuple(after)] = a[tuple(before)]
+        return made
+
+
 class ConvertLayout(
     Op, opcode="tile.convert_layout", levels=Level.WARP_SPECIALIZED | Level.MACHINE
 ):

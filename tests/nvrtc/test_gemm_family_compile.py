@@ -8,6 +8,7 @@ import torch
 from examples import grouped_list
 from examples.block_scaled_matmul import block_scaled_matmul
 from examples.block_scaled_matmul import meta_arguments
+from examples.epilogue import linear
 from examples.fp8_attention import eighths
 from examples.fp8_attention import fp8_attention_kernel
 from examples.fp8_attention import tiles
@@ -19,6 +20,7 @@ from examples.norm_matmul import norm_matmul
 from examples.weight_only import weight_only
 from tests.nvrtc.test_attention_compile import check
 from tiledsl.compiled import Kernel
+from tiledsl.ir.ops.tile import Shift
 
 pytestmark = pytest.mark.nvrtc
 
@@ -114,6 +116,18 @@ def test_a_residual_fits_a_large_tile():
     kernel = residual.compile(*args, grid=grid_of(8192, 8192))
     assert check(kernel).num_consumers >= 2
     assert kernel.constants["BM"] * kernel.constants["BN"] >= 128 * 160
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["row-major", "column-major"])
+def test_an_activation_is_a_loop_over_chunks(turned):
+    """The plan of the bare product, with registers that move down from chunk to chunk."""
+    x, w, out = (torch.empty(8192, 8192, device="meta", dtype=BF16) for _ in range(3))
+    bias = torch.empty(8192, device="meta", dtype=BF16)
+    kernel = linear.compile(x, w.t() if turned else w, bias, out, 0.02, grid=grid_of(8192, 8192))
+    assert check(kernel).in_place
+    assert not [n for n in kernel.notes if "given up" in n]
+    assert kernel.machine is not None
+    assert len(kernel.machine.find(Shift)) == 1
 
 
 def test_weights_are_streamed_and_widened_in_registers():

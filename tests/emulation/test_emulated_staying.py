@@ -38,11 +38,13 @@ def norm(x, weight, y, square, n, BLOCK: tl.constexpr):
     tl.store(y + row + at, value * tl.rsqrt(mean + 1e-6) * w, mask=at < n)
 
 
-def run(kernel: Any, args: list[Any], grid: int, seed: int = 0, **edit: str) -> KernelModule:
+def run(
+    kernel: Any, args: list[Any], grid: int, seed: int = 0, num_sms: int = 1, **edit: str
+) -> KernelModule:
     made, runtime = compiled(kernel, args, persistent=True)
     module = replaced(made.module, edit["old"], edit["new"]) if edit else made.module
     arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
-    emulate.run(module, arrays, (grid, 1, 1), seed=seed, num_sms=1, seconds=240.0)
+    emulate.run(module, arrays, (grid, 1, 1), seed=seed, num_sms=num_sms, seconds=240.0)
     return made.module
 
 
@@ -67,6 +69,19 @@ def test_softmax(dtype: torch.dtype, n: int, block: int, seed: int) -> None:
     assert "cp_async_wait" in module.source
     want = x.double().softmax(-1)
     assert ((y.double() - want).norm() / want.norm()).item() < (1e-6 if dtype == F32 else 4e-3)
+
+
+@pytest.mark.parametrize(("rows", "num_sms"), [(1, 8), (2, 8), (7, 8), (3, 4)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_large_clusters_draw_their_second_program(rows: int, num_sms: int, seed: int) -> None:
+    """Fewer programs than clusters, as many, and more; one cluster, and two."""
+    x = torch.randn(rows, 131072, dtype=BF16)
+    y = torch.full_like(x, float("nan"))
+    module = run(softmax, [x, y, 131072, 131072], rows, seed, num_sms)
+    assert module.cluster_size == 8
+    assert module.source.count("draw_program<8>") == 2
+    want = x.double().softmax(-1)
+    assert ((y.double() - want).norm() / want.norm()).item() < 4e-3
 
 
 @pytest.mark.parametrize(("dtype", "n", "block"), ROWS)

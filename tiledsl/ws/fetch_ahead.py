@@ -28,10 +28,12 @@ from tiledsl.ir.ops.pointer_copy import COPY_BYTES
 from tiledsl.ir.ops.pointer_copy import CopyCommit
 from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import fetched_bytes
+from tiledsl.ir.ops.role_programs import SURE_CTAS
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.slices import scalar_slice
+from tiledsl.ws.stay import draw_following
 from tiledsl.ws.stay import programs_of
 from tiledsl.ws.stay import send_after
 from tiledsl.ws.stay import staying_loop
@@ -90,6 +92,8 @@ def fetch_ahead(
         return False, found.notes
     send_after(graph, loop, meeting, num_ctas)
     _rewrite(graph, loop, found.fetches, num_threads)
+    if num_ctas > SURE_CTAS:
+        draw_following(graph, loop, num_ctas)
     return True, found.notes
 
 

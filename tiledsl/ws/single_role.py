@@ -36,6 +36,7 @@ from tiledsl.ir.ops.pointer import Load as PointerLoad
 from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
+from tiledsl.ir.ops.role_programs import SendProgram
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.passes.fold_sums import fold_sums
 from tiledsl.ir.types import TileType
@@ -93,6 +94,8 @@ WIDE_BLOCKS = 2
 """CTAs of so many warps on an SM, where threads hold more elements."""
 FLIGHT_BYTES, STAYING_BLOCKS = 65536, 2
 """Bytes that CTAs which stay want on their way to an SM, and CTAs that it takes at most."""
+PACKED_BYTES = 2
+"""Bytes of elements that a thread holds two and more to a register."""
 HIDING_BLOCKS, HIDING_BYTES = 4, 4
 """CTAs on an SM, and bytes of an element that they load, with which they hide what they share."""
 MOST_BYTES = 4
@@ -287,7 +290,7 @@ def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePl
     """A plan for CTAs that stay with eight warps, where one or two on an SM have enough under way.
 
     What is fetched ahead hides the time of the loads, so that fewer threads with more elements do,
-    and fewer wait for each other.
+    and fewer wait for each other. Of small elements the registers of half an SM hold as many.
     """
     few = _shared(graph, ROW_WARPS, target, asked=False)
     if few.num_warps != ROW_WARPS:
@@ -295,7 +298,8 @@ def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePl
     threads = few.num_ctas * few.num_threads
     blocks = -(-FLIGHT_BYTES * few.num_ctas // max(1, largest_access_bytes(graph)))
     most = max(_num_elements(graph), default=0)
-    held = SHARED_ELEMENTS if blocks > 1 else MOST_SHARED
+    is_packed = bytes_of_elements(graph)[0] <= PACKED_BYTES
+    held = MOST_SHARED if blocks == 1 or is_packed else SHARED_ELEMENTS
     if few.num_ctas == 1 or blocks > STAYING_BLOCKS or most > held * threads:
         return plan
     return replace(plan, num_warps=ROW_WARPS, num_ctas=few.num_ctas, min_blocks=blocks)
@@ -582,9 +586,8 @@ class Lowering:
 
 def _exchanges(op: Op) -> bool:
     """Whether an op, or one inside it, writes to the shared memory of other threads."""
-    return bool(requested_bytes(op)) or any(
-        requested_bytes(inner) for region in op.regions for inner in region.walk()
-    )
+    inner = [op, *(o for region in op.regions for o in region.walk())]
+    return any(isinstance(o, SendProgram) or requested_bytes(o) for o in inner)
 
 
 def lower_single(graph: TileGraph, plan: SinglePlan, target: Target) -> SmemPlan:

@@ -7,6 +7,8 @@ fetched while the one before computes (ws/fetch_ahead.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiledsl.dtypes import uint8
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -111,7 +113,7 @@ def add_programs(
     """Puts copies of a program's ops into a loop over the programs of the grid.
 
     The loop carries the program and the one after it. Programs are drawn, since SMs are not equally
-    fast, but for the first two of each cluster.
+    fast, but for the first two of each cluster, or the first one of large ones (draw_following).
     """
     b = Builder(graph, region)
     first, step = b.value(FirstTile(num_ctas)), b.value(TileStep(num_ctas))
@@ -142,6 +144,26 @@ def send_after(graph: TileGraph, loop: While, op: Op, num_ctas: int) -> None:
     b.add(SendProgram(drawn.result, cluster_size=num_ctas))
 
 
+def draw_following(graph: TileGraph, loop: While, num_ctas: int) -> None:
+    """Draws the second program of each cluster, too, in front of the loop.
+
+    A large one may find no place before others end, though as many as there should be are launched.
+    Programs that are dealt out to it beforehand would end last, a round after all others.
+    """
+    assert loop.parent is not None
+    count = programs_of(loop)
+    early = Builder(graph, loop.parent, loop.parent.ops.index(_made_by(count)) + 1, loop.loc)
+    drawn = early.value(DrawProgram(count, cluster_size=num_ctas), "drawn")
+    b = Builder(graph, loop.parent, loop.parent.ops.index(loop), loop.loc)
+    b.add(SendProgram(drawn, cluster_size=num_ctas))
+    graph.set_operand(loop, 1, b.value(ReceiveProgram(cluster_size=num_ctas), "following"))
+
+
+def _made_by(value: Value) -> Op:
+    assert value.defining_op is not None
+    return value.defining_op
+
+
 def programs_of(loop: While) -> Value:
     """The number of programs that a loop walks over."""
     end = loop.before.terminator
@@ -164,10 +186,21 @@ def message_on_mbarrier(graph: TileGraph, role: Role, plan: SmemPlan, top: Build
 
     top: where these are made.
     """
-    found = [op for op in role.body.walk() if isinstance(op, SendProgram | ReceiveProgram)]
+    kinds = SendProgram | ReceiveProgram
+    inside = [op for op in role.body.walk() if isinstance(op, kinds) and op.parent is not role.body]
+    _place_message(graph, role, plan, top, inside, "next")
+    before = [op for op in role.body.ops if isinstance(op, kinds)]
+    # A cursor of its own: that of the loop then goes with those of its exchanges, in one register.
+    _place_message(graph, role, plan, top, before, "second")
+
+
+def _place_message(
+    graph: TileGraph, role: Role, plan: SmemPlan, top: Builder, found: Sequence[Op], which: str
+) -> None:
+    """Memory and an mbarrier for messages of which each is received before the next one is sent."""
     if not found:
         return
-    at = plan.take("message with the next program", 16, align=16)
+    at = plan.take(f"message with the {which} program", 16, align=16)
     box = top.value(Buffer(SmemType((4,), uint8, 0, 0), 1, at + 8), "box")
     sent = top.value(MbarrierArray(1, 1, at), "sent")
     cursor = Builder(graph, role.body, 0).value(CursorCreate(1), "turn")

@@ -32,15 +32,17 @@ TDSL_FN i32 next_tile(i32* counter, i32 drawn, i32 tiles) {
   return drawn + (i32)gridDim.x;
 }
 
-// A cluster of SIZE blocks that stays runs program first_tile, then the one a round later, then drawn ones. Its first
-// thread draws once for each program that it starts, `count` times in all, after which the counter is 0 again. As a sum,
-// ptxas would take lanes together and wait for what they drew at once: 0.45 us in which the cluster waits for this warp.
-// ISA: atom.
+// A cluster of SIZE blocks that stays runs program first_tile, then the one a round later, then drawn ones; large ones,
+// which may find no place for long, draw the second as well, at the beginning. The others are drawn with each program that
+// it starts, by its first thread. After all draws of a launch the counter is 0 again. As a sum, ptxas would take lanes
+// together and wait for what they drew at once: 0.45 us in which the cluster waits for this warp. ISA: atom.
+template <int SIZE> constexpr bool DRAWS_SECOND = SIZE > 4;
 template <int SIZE> TDSL_FN bool draws() { return threadIdx.x == 0 && (SIZE == 1 || cluster_rank() == 0); }
 template <int SIZE> TDSL_FN i32 draw_program(i32* counter, i32 count) {
   i32 drawn = 0;
   asm volatile("{\n.reg .pred q;\nsetp.ne.b32 q, %2, 0;\n@q atom.relaxed.gpu.global.inc.u32 %0, [%1], %3;\n}"
-               : "+r"(drawn) : "l"(counter), "r"((u32)draws<SIZE>()), "r"(count - 1) : "memory");
+               : "+r"(drawn) : "l"(counter), "r"((u32)draws<SIZE>()),
+                 "r"(count - 1 + (DRAWS_SECOND<SIZE> ? tile_step<SIZE>() : 0)) : "memory");
   return drawn;
 }
 // Sends the program of a drawn number to the blocks of the cluster, lane c to block c. A kernel without clusters has no
@@ -54,7 +56,7 @@ template <int SIZE> TDSL_FN void send_program(i32 drawn, u32 box, u32 barrier) {
   } else {
     if (threadIdx.x == 0) mbarrier_expect_tx(barrier, sizeof(i32));
     if (threadIdx.x < 32 && cluster_rank() == 0) {
-      const i32 program = uniform(drawn) + 2 * tile_step<SIZE>();
+      const i32 program = uniform(drawn) + (DRAWS_SECOND<SIZE> ? 1 : 2) * tile_step<SIZE>();
       if (lane_id() < SIZE) st_async(mapa(box, lane_id()), mapa(barrier, lane_id()), program);
     }
   }

@@ -16,14 +16,18 @@ from tiledsl.ir.op import operand
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import Type
 
+SURE_CTAS = 4
+"""CTAs of clusters that find places at once: they share SMs (runtime/launcher.py)."""
+
 LOWER = Level.WARP_SPECIALIZED | Level.MACHINE
 
 
 class DrawProgram(Op, opcode="role.draw_program", levels=LOWER, effect=Effect.SYNC):
     """Draws a number from the launch's counter, once for each program that a cluster starts.
 
-    count: of all programs; after so many draws the counter is 0 again. cluster_size: CTAs that run
-    a program together; their first thread has the result (i32).
+    Clusters of more than SURE_CTAS also draw once before that. count: of all programs; after all
+    draws of a launch the counter is 0 again. cluster_size: CTAs that run a program together; their
+    first thread has the result (i32).
     """
 
     count: Value = operand()
@@ -36,9 +40,9 @@ class DrawProgram(Op, opcode="role.draw_program", levels=LOWER, effect=Effect.SY
 class SendProgram(Op, opcode="role.send_program", levels=LOWER, effect=Effect.SYNC):
     """Tells all threads of the cluster the program that a drawn number stands for.
 
-    A cluster runs the program of its index first, then the one a round later, then drawn ones.
-    Between two of these ops all threads exchange something, so that everyone has received what was
-    sent before. box, barriers, cursor: where it is sent.
+    A cluster runs the program of its index first, then the one a round later, unless it draws that
+    too, then drawn ones. Between two of these ops all threads exchange something, so that everyone
+    has received what was sent before. box, barriers, cursor: where it is sent.
     Ref: PTX ISA, st.async.
     """
 

@@ -38,6 +38,17 @@ def norm(x, weight, y, square, n, BLOCK: tl.constexpr):
     tl.store(y + row + at, value * tl.rsqrt(mean + 1e-6) * w, mask=at < n)
 
 
+@tiledsl.jit
+def centre(x, y, spread, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * n
+    value = tl.load(x + row + at, mask=at < n, other=0.0).to(tl.float32)
+    value = tl.where(at < n, value - tl.sum(value, axis=0) / n, 0.0)
+    rstd = tl.rsqrt(tl.sum(value * value, axis=0) / n)
+    tl.store(spread + tl.program_id(0), rstd)
+    tl.store(y + row + at, value * rstd, mask=at < n)
+
+
 def run(
     kernel: Any, args: list[Any], grid: int, seed: int = 0, num_sms: int = 1, **edit: str
 ) -> KernelModule:
@@ -113,3 +124,17 @@ def test_what_all_programs_load_is_waited_for_late(n: int, block: int) -> None:
         assert torch.isfinite(y).all()
         with pytest.raises(emulate.EmulationFault, match="while a copy into it is in flight"):
             run(norm, [x, w, y, square, n, block], 3, old=old, new=new)
+
+
+@pytest.mark.parametrize(("n", "block", "num_sms"), [(16000, 16384, 1), (60000, 65536, 8)])
+def test_a_mean_far_from_0(n: int, block: int, num_sms: int) -> None:
+    """1000 times what the elements differ by."""
+    torch.manual_seed(0)
+    x, rstd = torch.randn(3, n) + 1000.0, torch.zeros(3)
+    y = torch.full_like(x, float("nan"))
+    run(centre, [x, y, rstd, n, block], 3, num_sms=num_sms)
+    exact = x.double()
+    want = exact.var(-1, unbiased=False).rsqrt()
+    torch.testing.assert_close(rstd.double(), want, rtol=1e-6, atol=0)
+    want = (exact - exact.mean(-1, keepdim=True)) * want[:, None]
+    assert ((y.double() - want).norm() / want.norm()).item() < 1e-4  # the mean has 24 bits

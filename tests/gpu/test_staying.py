@@ -69,3 +69,15 @@ def test_again_and_again(width: int) -> None:
     here = [softmax.softmax(x, persistent=True) for _ in range(10)]
     torch.cuda.synchronize()
     assert all(error(y, want) <= LIMITS[BF16] for y in (*there, *here))
+
+
+@pytest.mark.parametrize("width", [8192, 65536, 100000, 131072])
+def test_layer_norm_of_a_mean_far_from_0(width: int) -> None:
+    """1000 times what the elements differ by; rows of one CTA, and ones that a cluster shares."""
+    x = torch.randn(37, width, device="cuda") + 1000.0
+    w, b = torch.randn(width, device="cuda"), torch.randn(width, device="cuda")
+    exact = x.double()
+    want = torch.nn.functional.layer_norm(exact, (width,), w.double(), b.double(), 1e-5)
+    got, _, rstd = norms.forward(x, w, b, 1e-5)
+    assert error(rstd, (exact.var(-1, unbiased=False) + 1e-5).rsqrt()) < 1e-6
+    assert error(got, want) < 1e-4  # the mean has 24 bits

@@ -190,14 +190,17 @@ def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
     out, builder, mapping = role_graph(graph)
     channels = make_channels(builder, analysis, plan)
     channel = epilogue_channel(graph, builder, plan, channels, stores)
-    numbers = None if plan.copies else handed_numbers(graph, builder, analysis, plan, notes)
+    numbers = None
+    if not plan.copies:
+        numbers = handed_numbers(graph, builder, analysis, plan, notes, may_draw=channel is None)
+    if numbers is not None and numbers.drawn:
+        plan = replace(plan, dynamic=True)
     build_producer(graph, builder, plan, channels, mapping, numbers=numbers)
     if channel is not None:
         build_loader(graph, builder, plan, channels, channel, mapping)
     if numbers is not None and numbers.apart:
         build_search(graph, builder, plan, mapping, numbers)
-    handed = None if numbers is None else numbers.consumers
-    build_consumer(graph, builder, plan, channels, mapping, stores, channel, handed)
+    build_consumer(graph, builder, plan, channels, mapping, stores, channel, numbers)
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
     made.stored = stored_arguments(graph)

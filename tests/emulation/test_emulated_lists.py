@@ -70,6 +70,8 @@ def test_problems_of_all_sizes(name: str) -> None:
             assert made.certificate is not None
             assert made.certificate.proved
             assert made.plan.deferred == (name == "deferred")
+            assert ("is_stored" in made.module.source) == (name == "deferred")
+            assert made.plan.dynamic
             assert "Table<TensorMap, 6> a_maps" in made.module.source
         for x, y, z in zip(*lists.values(), strict=True):
             want = (x.astype(F32) @ y.astype(F32)).astype(BF16)

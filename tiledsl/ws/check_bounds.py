@@ -13,6 +13,7 @@ from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
 from tiledsl.ir.ops.role import ClusterRank
+from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.ops.smem import Slot
@@ -20,6 +21,7 @@ from tiledsl.ir.ops.smem import WriteScalars
 from tiledsl.ws.check_program import LaunchPoint
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import drawn_axis
+from tiledsl.ws.check_program import drawn_sources
 from tiledsl.ws.check_program import loaded_factors
 from tiledsl.ws.check_scalars import Compute
 from tiledsl.ws.check_scalars import Formulas
@@ -85,6 +87,8 @@ class AllBounds:
     def _told(self, v: Value) -> Value | None:
         """What another role wrote where a word is read."""
         op = v.defining_op
+        if op is None and len(sources := drawn_sources(v)) == 1:
+            op, v = sources[0].defining_op, sources[0]
         slot = op.smem.defining_op if isinstance(op, ReadScalars) else None
         write = self.words.get(slot.buffer) if isinstance(slot, Slot) else None
         return None if write is None else write.values[v.index]
@@ -114,11 +118,12 @@ class AllBounds:
 
 
 def written_once(code: Program) -> dict[Value, WriteScalars]:
-    """By ring of words, the one op that writes them."""
+    """By ring of words, the one op that writes them in a loop."""
     found: dict[Value, list[WriteScalars]] = {}
-    for steps in code.code.values():
+    for region, steps in code.code.items():
         for op in [s.op for s in steps if isinstance(s.op, WriteScalars)]:
-            if isinstance(slot := op.smem.defining_op, Slot):
+            inside = not isinstance(region.parent, Role)
+            if inside and isinstance(slot := op.smem.defining_op, Slot):
                 found.setdefault(slot.buffer, []).append(op)
     return {buffer: ops[0] for buffer, ops in found.items() if len(ops) == 1}
 

@@ -194,13 +194,20 @@ def _sources(op: Op, v: Value) -> list[Value]:
 
 
 def drawn_axis(v: Value) -> int:
-    """The axis of a program id that came through the channel of drawn tiles, -1 for others."""
-    owner = v.owner
-    if not isinstance(owner, Region) or not isinstance(owner.parent, While):
-        return -1
-    sources = _while_sources(owner.parent, v)
+    """The axis of a program id that came through the channel of drawn tiles, -1 for others.
+
+    What may be negative are other numbers of a tile.
+    """
+    sources = drawn_sources(v)
     read = sources[0].defining_op if len(sources) == 1 else None
-    return sources[0].index - 1 if isinstance(read, ReadScalars) and read.count > 1 else -1
+    is_place = isinstance(read, ReadScalars) and read.count > 1 and not read.signed
+    return sources[0].index - 1 if is_place else -1
+
+
+def drawn_sources(v: Value) -> list[Value]:
+    """What an argument of a `while` takes its values from."""
+    loop = v.owner.parent if isinstance(v.owner, Region) else None
+    return _while_sources(loop, v) if isinstance(loop, While) else []
 
 
 def _while_sources(loop: While, v: Value) -> list[Value]:

@@ -42,7 +42,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.deferred_loop import DeferredLoop
 from tiledsl.ws.epilogue_channel import EpilogueChannel
-from tiledsl.ws.handed import Handed
+from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import take_numbers
 from tiledsl.ws.no_trips import zero_if_empty
 from tiledsl.ws.partial_loop import PartialLoop
@@ -50,6 +50,8 @@ from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
+from tiledsl.ws.told_tiles import ToldTiles
+from tiledsl.ws.told_tiles import told_tiles
 from tiledsl.ws.turns import TurnTaking
 from tiledsl.ws.turns import epilogue_barrier
 
@@ -78,7 +80,7 @@ class ConsumerBuilder(TurnTaking):
         self.in_range: Value | None = None
         self.pending: tuple[Value, ...] = ()
         self.stage_ahead = False
-        self.handed: Handed | None = None
+        self.numbers: Numbers | None = None
         self.taken: dict[Value, Value] = {}
 
     # ------------------------------------------------------------------ program level
@@ -92,11 +94,7 @@ class ConsumerBuilder(TurnTaking):
         elif self.plan.turns:
             self.prime_order()
         if not self.plan.deferred:
-            loop, body = self.tile_loop()
-            with self.b.at(body):
-                self.begin_tile()
-                self.clone_into(ops)
-            self.end_tiles(loop, body)
+            self.walk(ops)
             return
         (store,) = [o for o in ops if isinstance(o, Store)]
         value = tile_type(store.value, "store")
@@ -106,18 +104,44 @@ class ConsumerBuilder(TurnTaking):
             self.b.value(Constant(0, element_dtype(o, "store")), "store_at") for o in places
         )
         nothing = self.b.value(Constant(0, int1), "has_result")
-        loop, body = self.tile_loop((undef, *zeros, nothing))
-        assert loop is not None
+        told = self.tell((undef, *zeros, nothing))
+        if told is None:
+            loop, body = self.tile_loop((undef, *zeros, nothing))
+            assert loop is not None
+        else:
+            loop, body = told.loop, told.body
         with self.b.at(body):
             self.begin_tile()
-            self.pending = tuple(body.args[1:])
+            self.pending = tuple(body.args[1:]) if told is None else told.carried
             self.deferred_store = store
             self.clone_into([o for o in ops if o is not store])
             valid = self.in_range or self.b.value(Constant(1, int1))
-            self.b.add(Yield((self.get(store.value), *(self.get(o) for o in places), valid)))
-        self.pending = loop.results
+            result = (self.get(store.value), *(self.get(o) for o in places), valid)
+            if told is None:
+                self.b.add(Yield(result))
+        self.pending = loop.results if told is None else told.end(self.b, result)
         self.deferred_store = store
         self.store_pending(-1)
+
+    def walk(self, ops: list[Op]) -> None:
+        """The loop over tiles where each result is stored at once."""
+        told = self.tell()
+        loop, body = self.tile_loop() if told is None else (told.loop, told.body)
+        with self.b.at(body):
+            self.begin_tile()
+            self.clone_into(ops)
+        if told is None:
+            self.end_tiles(loop, body)
+        else:
+            told.end(self.b)
+
+    def tell(self, init: tuple[Value, ...] = ()) -> ToldTiles | None:
+        """The loop over tiles that the role of the search draws, if it does."""
+        if self.numbers is None or not self.numbers.drawn:
+            return None
+        told = told_tiles(self.b, self.numbers.consumers, init)
+        self.taken = told.taken
+        return told
 
     deferred_store: Store | None = None
 
@@ -161,8 +185,8 @@ class ConsumerBuilder(TurnTaking):
     def begin_tile(self) -> None:
         """What has to be known of a tile before anything of it."""
         self.guard_range()
-        if self.handed is not None:
-            self.taken = take_numbers(self.b, self.handed)
+        if self.numbers is not None and not self.numbers.drawn:
+            self.taken = take_numbers(self.b, self.numbers.consumers)
 
     def guard_range(self) -> None:
         """With multicast, the last CTA of a cluster may be outside the grid and must not store."""
@@ -295,8 +319,9 @@ class ConsumerBuilder(TurnTaking):
             DeferredLoop(self, channel).build()
         else:
             self.dot_loop(channel)
-        if self.handed is not None and op is self.handed.loop:
-            self.b.add(aref.Consumed(self.handed.aref))
+        numbers = self.numbers
+        if numbers is not None and not numbers.drawn and op is numbers.consumers.loop:
+            self.b.add(aref.Consumed(numbers.consumers.aref))
 
     # ------------------------------------------------------------------ the dot loop
     def dot_loop_of(self, channel: Channel) -> DotLoop:
@@ -334,20 +359,37 @@ class ConsumerBuilder(TurnTaking):
         self.map.update(zip(loop.carried, carried, strict=True))
         starts = zip(found.dots, found.zero_init, strict=True)
         self.keeps = {d.id: keep for d, is_zero in starts if is_zero and keep is not None}
-        fenced = False
-        for op in loop.body.ops:
-            if isinstance(op, Yield) or op.id in found.beside:
-                continue
-            with self.b.located(op.loc):
-                if isinstance(op, mma.Dot) and not fenced:
-                    self.b.add(mma.Fence())
-                    fenced = True
-                self.clone(op)
-        self.b.add(mma.Commit(loc=found.dots[-1].loc))
-        self.add_rows(found)
+        ops = [o for o in loop.body.ops if not isinstance(o, Yield) and o.id not in found.beside]
+        first = next(i for i, o in enumerate(ops) if isinstance(o, mma.Dot))
         end = loop.body.terminator
         assert isinstance(end, Yield)
-        return [self.get(v) for v in end.values]
+        self.clone_into(ops[:first])
+        if self.is_stored is None:
+            self.multiply(found, ops[first:])
+            self.add_rows(found)
+            return [self.get(v) for v in end.values]
+        branch = If(
+            self.is_stored,
+            result_types=tuple(v.type for v in carried),
+            names=tuple(a.name for a in loop.carried),
+        )
+        self.b.add(branch)
+        with self.b.at(branch.then):
+            self.multiply(found, ops[first:])
+            self.b.add(Yield(tuple(self.get(v) for v in end.values)))
+        with self.b.at(branch.orelse):
+            self.b.add(Yield(tuple(carried)))
+        return list(branch.results)
+
+    is_stored: Value | None = None
+    """Whether this warpgroup has anything to store, where it leaves out its products if not."""
+
+    def multiply(self, found: DotLoop, ops: list[Op]) -> None:
+        """The products of an iteration, and what stands between them."""
+        with self.b.located(found.dots[0].loc):
+            self.b.add(mma.Fence())
+        self.clone_into(ops)
+        self.b.add(mma.Commit(loc=found.dots[-1].loc))
 
     def add_rows(self, found: DotLoop) -> None:
         """What is made beside the products, from tiles that are read from their slots."""
@@ -482,7 +524,7 @@ def build_consumer(
     mapping: dict[Value, Value],
     stores: dict[int, StoreGeometry],
     epilogue: EpilogueChannel | None = None,
-    handed: Handed | None = None,
+    numbers: Numbers | None = None,
 ) -> Role:
     """The consumer role, appended at the builder's insertion point."""
     role = Role(
@@ -497,6 +539,6 @@ def build_consumer(
     with builder.at(role.body):
         maker = ConsumerBuilder(builder, plan, channels, mapping, stores)
         maker.epilogue = epilogue
-        maker.handed = handed
+        maker.numbers = numbers
         maker.build(graph)
     return role

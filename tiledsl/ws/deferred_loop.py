@@ -18,6 +18,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ws.idle_parts import part_is_stored
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 
@@ -46,6 +47,7 @@ class DeferredLoop:
             for chunk in range(maker.stores[store.id].num_chunks + 1)
         ]
         rest = starts.pop()
+        maker.is_stored = part_is_stored(maker, self.found)
         values = maker.start_accumulators(self.channel)
         saved = dict(maker.map)
         first = self.loop_over(lower, rest, values, unroll=-1)

@@ -32,12 +32,15 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import slot_vectors
 
 SLOTS = 4
+DRAWN_SLOTS = 1
+"""Of tiles that are drawn at run time: one that is drawn early waits for a CTA that may be late."""
 MOST = 4
 """Numbers that one store of 16 bytes writes."""
 
@@ -56,39 +59,79 @@ class Numbers:
     """The channels of a plan.
 
     apart: whether a role of its own finds the numbers, else the load role does. loads: what it then
-    hands on to the load role, None where that asks for nothing.
+    hands on to the load role, None where that asks for nothing. drawn: whether it draws the tiles
+    at run time (`told_tiles`).
     """
 
     consumers: Handed
     loads: Handed | None = None
     apart: bool = False
+    drawn: bool = False
 
 
 def handed_numbers(
-    graph: TileGraph, builder: Builder, analysis: Analysis, plan: Plan, notes: list[str]
+    graph: TileGraph,
+    builder: Builder,
+    analysis: Analysis,
+    plan: Plan,
+    notes: list[str],
+    *,
+    may_draw: bool = True,
 ) -> Numbers | None:
-    """The channels of a plan whose tiles have such numbers; notes say what has to do without."""
+    """The channels of a plan whose tiles have such numbers; notes say what has to do without.
+
+    may_draw: whether no other role walks over the tiles.
+    """
     first = analysis.loops[0].loop
     alternates = plan.ping_pong or plan.cluster_size > 1
     if not plan.persistent or alternates or first.parent is not graph.body:
         return None
-    values, why = _chosen(graph, analysis, _asked_by_consumers(graph, analysis))
+    asked = _asked_by_consumers(graph, analysis)
+    values, why = _chosen(graph, analysis, asked)
     if why:
         notes.append(f"the consumers look for their tile themselves: {why}")
     if not values or why:
         return None
-    consumers = Handed(_channel(builder, "found"), values, first)
-    values, why = _chosen(graph, analysis, _asked_by_loads(graph, analysis))
+    placed = _asked_by_loads(graph, analysis)
+    more, why = _chosen(graph, analysis, placed)
+    drawn = may_draw and not why and _uneven(analysis)
+    drawn = drawn and all(_suffice(*found) for found in ((asked, values), (placed, more)))
+    consumers = Handed(_channel(builder, "found", values, drawn=drawn), values, first)
     if why:
         notes.append(f"the load role looks for its tile itself: {why}")
         return Numbers(consumers)
-    loads = Handed(_channel(builder, "place"), values, first) if values else None
-    return Numbers(consumers, loads, apart=True)
+    loads = Handed(_channel(builder, "place", more, drawn=drawn), more, first) if more else None
+    return Numbers(consumers, loads, apart=True, drawn=drawn)
 
 
-def _channel(builder: Builder, name: str) -> Value:
-    payload = SmemType((MOST,), int32, 0, 0)
-    return builder.value(aref.Create((payload,), SLOTS), name)
+def _channel(builder: Builder, name: str, values: tuple[Value, ...], *, drawn: bool) -> Value:
+    """drawn: with room for one number more, which says whether there is a tile."""
+    words = SmemType((MOST,), int32, 0, 0)
+    payload = (words,) * -(-(len(values) + drawn) // MOST)
+    return builder.value(aref.Create(payload, DRAWN_SLOTS if drawn else SLOTS), name)
+
+
+def _uneven(analysis: Analysis) -> bool:
+    """Whether programs may take different times."""
+    bounds = [v for f in analysis.loops for v in (f.loop.lower, f.loop.upper)]
+    return any(program_axes(v) for v in bounds)
+
+
+def _suffice(asked: list[Value], values: tuple[Value, ...]) -> bool:
+    """Whether a role needs nothing of a tile but some numbers."""
+    work, seen = list(asked), set(values)
+    while work:
+        v = work.pop()
+        op = v.defining_op
+        if v in seen or op is None:
+            continue
+        if isinstance(op, ProgramId):
+            return False
+        seen.add(v)
+        if _finds(op):
+            work += op.operands
+            work += [o for r in op.regions for inner in r.walk() for o in inner.operands]
+    return bool(values)
 
 
 def _asked_by_consumers(graph: TileGraph, analysis: Analysis) -> list[Value]:
@@ -201,7 +244,7 @@ def _fits(v: Value) -> bool:
 
 def put_numbers(b: Builder, handed: Handed, values: list[Value]) -> None:
     """The side of the role that finds the numbers."""
-    zeros = [b.value(Constant(0, int32)) for _ in range(MOST - len(values))]
+    zeros = [b.value(Constant(0, int32)) for _ in range(room(handed) - len(values))]
     put = aref.Put(handed.aref)
     b.add(put)
     with b.at(put.body):
@@ -214,11 +257,24 @@ def take_numbers(b: Builder, handed: Handed) -> dict[Value, Value]:
     A role of one thread gives the slot back at once, consumers behind the loop: all lanes have what
     they read by then.
     """
+    return dict(zip(handed.values, read_numbers(b, handed), strict=False))
+
+
+def read_numbers(b: Builder, handed: Handed) -> tuple[Value, ...]:
+    """All numbers of the next slot."""
     get = aref.Get(handed.aref)
     b.add(get)
-    get.results[0].name = handed.aref.name
-    read = ReadScalars(get.results[0], count=MOST, signed=True)
-    b.add(read)
-    for old, new in zip(handed.values, read.results, strict=False):
+    numbers: list[Value] = []
+    for slot in get.results:
+        slot.name = handed.aref.name
+        read = ReadScalars(slot, count=MOST, signed=True)
+        b.add(read)
+        numbers += read.results
+    for old, new in zip(handed.values, numbers, strict=False):
         new.name = old.name
-    return dict(zip(handed.values, read.results, strict=False))
+    return tuple(numbers)
+
+
+def room(handed: Handed) -> int:
+    """Numbers that a slot of a channel holds."""
+    return MOST * len(aref.aref_type(handed.aref).payload)

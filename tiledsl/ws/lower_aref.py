@@ -435,8 +435,11 @@ class Lowering(StoreLowering):
         end = op.body.terminator
         assert isinstance(end, Yield)
         if not (op.body.args or any(isinstance(o, Load) for o in op.body.ops)):
-            slot = b.value(smem.Slot(ring.buffers[0], cursor), "slot")
-            b.add(smem.WriteScalars(slot, end.values))
+            values = end.values
+            for buffer, words in zip(ring.buffers, ring.type.payload, strict=True):
+                slot = b.value(smem.Slot(buffer, cursor), "slot")
+                b.add(smem.WriteScalars(slot, values[: words.shape[0]]))
+                values = values[words.shape[0] :]
             b.add(barrier.Arrive(ring.full, cursor, single_thread=True))
             b.add(barrier.CursorNext(cursor))
             self.graph.erase(op)

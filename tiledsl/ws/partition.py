@@ -67,6 +67,7 @@ from tiledsl.ws.slot_vectors import most_in_front
 from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.slot_vectors import start_elems
 from tiledsl.ws.slot_vectors import start_of
+from tiledsl.ws.told_tiles import told_tiles
 
 TILE_SLOTS = 2
 TILE_FIELDS = ("tile", "pid_0", "pid_1", "pid_2")
@@ -574,12 +575,20 @@ def build_producer(
     tainted = tainted_values(graph, sources)
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
+        ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
+        if numbers is not None and numbers.drawn and numbers.loads is not None:
+            told = told_tiles(builder, numbers.loads)
+            maker.taken = told.taken
+            with builder.at(told.body):
+                maker.clone_into(ops)
+            told.end(builder)
+            return role
         loop, body = maker.tile_loop()
         with builder.at(body):
             if numbers is not None and numbers.loads is not None:
                 maker.take(numbers.loads)
             elif numbers is not None and not numbers.apart:
                 maker.puts = numbers.consumers
-            maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])
+            maker.clone_into(ops)
         maker.end_tiles(loop, body)
     return role

@@ -16,6 +16,7 @@ from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
 from tiledsl.ws.partition import ProducerBuilder
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.told_tiles import drawn_tiles
 
 SEARCH = "search"
 """The name of the role."""
@@ -40,12 +41,20 @@ def build_search(
     )
     builder.add(role)
     written = [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    ops = graph.body.ops
+    search = graph.body.ops[: graph.body.ops.index(numbers.consumers.loop)]
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, {}, mapping, tainted_values(graph, written))
+        if numbers.drawn:
+            tiles = drawn_tiles(builder, numbers)
+            with builder.at(tiles.body):
+                maker.use_programs(maker.locate(tiles.tile, -1))
+                maker.clone_into(search)
+                tiles.put(builder, maker.map)
+            tiles.end(builder)
+            return role
         loop, body = maker.tile_loop()
         with builder.at(body):
-            maker.clone_into(ops[: ops.index(numbers.consumers.loop)])
+            maker.clone_into(search)
             for handed in (numbers.loads, numbers.consumers):
                 if handed is not None:
                     put_numbers(builder, handed, [maker.get(v) for v in handed.values])

@@ -22,13 +22,18 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.barrier import Arrive
 from tiledsl.ir.ops.barrier import MbarrierWait
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import DrawTile
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.ops.smem import WriteScalars
 from tiledsl.ir.ops.tma import Load
 from tiledsl.report import render_report
+from tiledsl.ws.plan import Plan
 from tiledsl.ws.search_role import SEARCH
 
 BF16 = torch.bfloat16
@@ -166,9 +171,10 @@ def test_a_tile_is_searched_for_once(kind: str) -> None:
         assert some(finder, cls)
         assert not some(users, cls)
         assert not some(loads, cls)
-    assert len(some(finder, WriteScalars)) == 2
-    assert len(some(loads, ReadScalars)) == len(some(users, ReadScalars)) == 1
-    tiles = next(o for o in users if isinstance(o, For))
+    words = 2 if kind == "groups" else 1
+    assert len(some(finder, WriteScalars)) == 4 * words, "for a tile, and for the end of all"
+    assert len(some(loads, ReadScalars)) == len(some(users, ReadScalars)) == words
+    tiles = next(o for o in users if isinstance(o, For | While))
     over_store, rest = some(list(tiles.body.walk()), For)
     assert isinstance(over_store, For)
     assert isinstance(rest, For)
@@ -180,24 +186,23 @@ def test_a_tile_is_searched_for_once(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["groups", "list"])
 def test_a_search_stays_rolled_up(kind: str) -> None:
     """Unrolled, it would push the loops of the consumers out of the instruction cache."""
-    tiles, search = some(ops_of(made(kind), SEARCH), For)
-    assert isinstance(tiles, For)
+    search = some(ops_of(made(kind), SEARCH), For)[-1]
     assert isinstance(search, For)
     assert search.unroll == -1
     source = made(kind).module.source
     assert source.count("#pragma unroll 1\n        for (int") == 1
 
 
-@pytest.mark.parametrize("kind", ["groups", "list"])
-def test_the_numbers_are_given_back_behind_the_loop(kind: str) -> None:
+def test_numbers_of_tiles_in_steps_are_given_back_behind_the_loop() -> None:
     """A lane that is late may not have them yet where they are read."""
-    users = ops_of(made(kind), "consumer")
+    kernel = places(3)
+    users = ops_of(kernel, "consumer")
     read = users.index(some(users, ReadScalars)[0])
     (waited,) = [o for o in users[:read] if isinstance(o, MbarrierWait)]
     name = waited.barriers.name.removesuffix("_full")
     (given,) = [o for o in some(users, Arrive) if o.barriers.name == f"{name}_empty"]
     assert users.index(given) > users.index(some(users, mma.Wait)[-1])
-    certificate = made(kind).certificate
+    certificate = kernel.certificate
     assert certificate is not None
     assert certificate.proved, certificate.failure
 
@@ -205,10 +210,10 @@ def test_the_numbers_are_given_back_behind_the_loop(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["groups", "list"])
 def test_a_loop_follows_uniform_numbers(kind: str) -> None:
     """A number of another tile may be negative: no clamp, but equal in the warp."""
-    (read,) = some(ops_of(made(kind), "consumer"), ReadScalars)
-    assert isinstance(read, ReadScalars)
-    assert read.uniform
-    assert read.signed
+    for read in some(ops_of(made(kind), "consumer"), ReadScalars):
+        assert isinstance(read, ReadScalars)
+        assert read.uniform
+        assert read.signed
 
 
 def test_a_bare_product_hands_nothing_on() -> None:
@@ -260,3 +265,48 @@ def test_what_is_looked_up_may_be_shared() -> None:
     few = first(matmul.request_for((x, w.t(), c), {}, grid)[1])
     assert hints_of(few) == {"evict_first", "evict_last"}
     assert hints_of(made("groups")) == {""}
+
+
+# ---------------------------------------------------------------------- drawn at run time
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_tiles_of_uneven_problems_are_drawn(kind: str) -> None:
+    """The role of the search draws them; the others hear when there are no more."""
+    kernel = made(kind)
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.dynamic
+    assert "tiles drawn at run time" in kernel.plan.describe()
+    for role in ("producer", "consumer"):
+        ops = ops_of(kernel, role)
+        assert isinstance(next(o for o in ops if o.is_loop), While)
+        assert not some(ops, DrawTile)
+        (test,) = [o for o in some(ops, Compare) if o.result.name == "has_tile"]
+        assert test.operands[0] is some(ops, ReadScalars)[-1].results[3]
+        given = [i for i, o in enumerate(ops) if isinstance(o, Arrive) and not is_of_operands(o)]
+        assert len(given) == 2, "in the loop, and behind it for the slot that tells of the end"
+    (drawn,) = some(ops_of(kernel, SEARCH), DrawTile)
+    ops = ops_of(kernel, SEARCH)
+    inside = [w for w in some(ops, WriteScalars) if ops.index(w) < ops.index(drawn)]
+    assert len(inside) == len(some(ops, WriteScalars)) // 2, "drawn after the one before was told"
+    certificate = kernel.certificate
+    assert certificate is not None
+    assert certificate.proved, certificate.failure
+
+
+def is_of_operands(op: Arrive) -> bool:
+    return op.barriers.name.startswith("a_b")
+
+
+def test_tiles_of_the_same_work_are_walked_to_in_steps() -> None:
+    plan = places(3).plan
+    assert isinstance(plan, Plan)
+    assert not plan.dynamic
+
+
+@pytest.mark.parametrize("kind", ["groups", "list"])
+def test_a_warpgroup_without_rows_leaves_out_its_products(kind: str) -> None:
+    users = ops_of(made(kind), "consumer")
+    around = [o for o in some(users, If) if some(list(o.then.ops), mma.Issue)]
+    assert len(around) == 2
+    assert {o.condition.name for o in around} == {"is_stored"}
+    for branch in around:
+        assert not some(list(branch.then.ops), MbarrierWait), "it takes its slots all the same"

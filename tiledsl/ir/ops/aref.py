@@ -47,7 +47,7 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     """Waits for an empty slot and starts the loads into it, which mark it full when they land.
 
     body: memory.load ops and the scalar math of their offsets; yields one loaded tile per payload
-    entry. Or no loads: yields the i32 scalars of its one payload entry, which the putting thread
+    entry. Or no loads: yields the i32 scalars of its payload entries, which the putting thread
     writes itself. An entry that the threads of the role copy (pointer.copy) has its tile in shared
     memory as an argument of the body, which is yielded for it.
     multicast: per payload entry, whether the CTAs of the cluster load a part each and send it to
@@ -68,8 +68,9 @@ class Put(Op, opcode="aref.put", levels=WS, effect=Effect.SYNC):
     def verify(self, target: Target) -> None:
         end = self.body.terminator
         payload = aref_type(self.aref).payload
-        scalars = payload[0].shape if len(payload) == 1 and len(payload[0].shape) == 1 else ()
-        if not isinstance(end, Yield) or len(end.values) != (*scalars, len(payload))[0]:
+        has_scalars = all(len(p.shape) == 1 for p in payload)
+        count = sum(p.shape[0] for p in payload) if has_scalars else len(payload)
+        if not isinstance(end, Yield) or len(end.values) != count:
             raise VerifyError("aref.put: the body must yield one tile per payload entry")
 
 

@@ -116,6 +116,28 @@ def test_messages_of_a_cluster(made: Callable[..., Kernel]) -> None:
     assert "acquire.cluster.shared::cta" not in ptx
 
 
+@pytest.mark.parametrize("n", [256, 512])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_short_rows(n: int, dtype: torch.dtype) -> None:
+    """Sixteen warps on an SM hold 4 KB of rows each, and what these share, in 128 registers a thread."""
+    kernel = norm_of(n, dtype)
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.compiled is not None
+    assert kernel.compiled.spill_bytes == 0
+    assert kernel.plan.num_warps * kernel.plan.min_blocks == 16
+    assert kernel.compiled.registers <= 128
+
+
+def test_columns_share_an_address() -> None:
+    """Vectors of a row lie at constant distances: four CTAs with 32 elements a thread spill nothing."""
+    x, w, rstd = empty(ROWS, 8192, dtype=BF16), empty(8192, dtype=BF16), empty(ROWS, dtype=F32)
+    args = (x, x, w, w, rstd, rstd, 8192, ROWS, 8192, 1e-5, False, 1, 8192)
+    kernel = norms.norm_forward.compile(*args, grid=(ROWS,))
+    assert isinstance(kernel.plan, SinglePlan)
+    assert kernel.compiled is not None
+    assert (kernel.plan.min_blocks, kernel.compiled.spill_bytes) == (4, 0)
+
+
 def test_programs_that_do_not_stay() -> None:
     """Each program is launched, loads into registers, and waits at the cluster's barrier."""
     x = empty(ROWS, 131072, dtype=BF16)

@@ -44,7 +44,7 @@ def test_no_spills(case: Case) -> None:
 
 def test_rows_that_fill_the_registers_are_read_a_few_vectors_at_a_time() -> None:
     """128 elements a thread of rows at any address, two registers for each on its way."""
-    x = torch.empty(128, 32, device="meta")
+    x = torch.empty(128, 32, device="meta")[:, :30]
     kernel = tile_kernels.softmax_rows.compile(x, x, M=128, N=32, grid=(1,), num_warps=1)
     assert "load_shifted" in kernel.module.source
     assert kernel.compiled is not None

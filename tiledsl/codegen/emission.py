@@ -176,6 +176,12 @@ class Emission:
     def place(self) -> Place:
         return self.places[-1]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the role being rendered has all warps of the CTA."""
+        count = self.places[0].num_warpgroups
+        return (self.place.first_warpgroup, self.place.num_warpgroups) == (0, count)
+
     def use(self, *names: str) -> None:
         """Notes that the text uses `lane`, `warp`, `leader` or `warpgroup` of this place."""
         for name in names:

@@ -297,10 +297,15 @@ def _vector(digits: dict[int, list[Digit]], left: dict[int, int], dim: int, vect
 
 
 def _run(
-    digits: dict[int, list[Digit]], left: dict[int, int], dim: int, num_warps: int, reg_stride: int
+    digits: dict[int, list[Digit]],
+    left: dict[int, int],
+    dim: int,
+    num_warps: int,
+    reg_stride: int,
+    most: int,
 ) -> int:
     """Gives each thread its share of a dimension in one piece; how many registers that takes."""
-    run = min(left[dim], -(-prod(left.values()) // (32 * num_warps)))
+    run = min(left[dim], most, -(-prod(left.values()) // (32 * num_warps)))
     while left[dim] % run:
         run -= 1
     if run > 1:
@@ -331,6 +336,7 @@ def blocked(
     most_lanes: int = 32,
     chained: bool = False,
     run_dim: int = -1,
+    most_run: int = 1 << 30,
 ) -> Layout:
     """A coalesced layout: `vector` contiguous elements a thread along the fastest dimension.
 
@@ -338,7 +344,8 @@ def blocked(
     fastest dimension, then the next ones, then warps (in `warp_order`, by default the same order),
     then registers; what does not fill a unit is replicated. most_lanes: of the fastest dimension.
     chained: a warp's registers of a single row go on where its lanes end. run_dim: a slower
-    dimension along which the registers of a thread lie side by side, as many as its share.
+    dimension along which the registers of a thread lie side by side, as many as its share, or
+    most_run.
     """
     rank = len(shape)
     order = tuple(order) if order is not None else tuple(reversed(range(rank)))
@@ -346,7 +353,7 @@ def blocked(
     digits: dict[int, list[Digit]] = {d: [] for d in range(rank)}
     reg_stride = _vector(digits, left, order[0], vector) if rank else 1
     if run_dim >= 0:
-        reg_stride *= _run(digits, left, run_dim, num_warps, reg_stride)
+        reg_stride *= _run(digits, left, run_dim, num_warps, reg_stride, most_run)
     orders = (order, order if warp_order is None else warp_order)
     for unit, total, dims in zip((Unit.LANE, Unit.WARP), (32, num_warps), orders, strict=True):
         room, stride = total, 1

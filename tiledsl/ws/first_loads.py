@@ -30,17 +30,43 @@ from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import PrefetchLanes
 from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ws.dependent_launch import accessed_bytes
+from tiledsl.ws.dependent_launch import last_ctas
+from tiledsl.ws.dependent_launch import wait_first
 from tiledsl.ws.row_loops import reduces
+from tiledsl.ws.short_rows import last_first_load
 from tiledsl.ws.slices import scalar_slice
 
 UNCACHED = ("volatile", "cv")
 """Cache operators of what is read from memory each time."""
+SM_BYTES = 32768
+"""Bytes that CTAs on an SM ask for; with more, what they gain is less."""
 
 
-def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int:
+def start_early(
+    graph: TileGraph,
+    region: Region,
+    num_sms: int,
+    blocks: int,
+    *,
+    stays: bool,
+    has_short_rows: bool,
+) -> None:
+    """Lets a kernel start while the one before ends: what stands in front of a role's body.
+
+    blocks: CTAs on an SM. stays: whether they run program after program. has_short_rows: whether
+    the next kernel may start only behind the first loads (`last_first_load`).
+    """
+    last = 0 if stays else last_ctas(region, num_sms, blocks)
+    wait_first(graph, region, last, last_first_load(region) if has_short_rows else None)
+    prefetch_first_loads(graph, region, num_sms, blocks)
+
+
+def prefetch_first_loads(graph: TileGraph, region: Region, num_sms: int, blocks: int) -> int:
     """Adds prefetches to the beginning of a role's body; returns how many.
 
-    programs: how many of the launch are resident from the beginning at least. Only loads whose
+    blocks: CTAs on an SM, of which the first ones ask: when the last ones come, the kernel before
+    has ended. Only loads whose
     addresses follow from arguments and the program's numbers are fetched; what all programs load
     from one place is in L2 anyway. Programs that walk over rows start once: there it made no
     difference (docs/performance.md).
@@ -51,6 +77,8 @@ def prefetch_first_loads(graph: TileGraph, region: Region, programs: int) -> int
         return 0
     loads = [op for op in region.ops if isinstance(op, LoadLanes | FetchLanes | Load)]
     found = [(op, s) for op in loads if (s := _slice(region, op)) is not None]
+    num_bytes = sum(accessed_bytes(op) for op, _ in found)
+    programs = num_sms * max(1, min(blocks, SM_BYTES // max(1, num_bytes)))
     b = Builder(graph, region, 0)
     values: dict[Value, Value] = {}
     is_first: Value | None = None

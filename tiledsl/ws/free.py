@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 
+from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.elementwise_hints import Hint
@@ -34,6 +36,16 @@ def is_index(op: Op) -> bool:
         return False
     type_ = op.result.type
     return isinstance(type_, TileType) and not type_.dtype.is_float
+
+
+def only_moves(graph: TileGraph) -> bool:
+    """Whether tiles are loaded and stored as they are, but for integers."""
+    return all(
+        isinstance(op, VIEWS) or is_index(op) or isinstance(op, memory.Load | pointer.Load)
+        for op in graph.walk()
+        for r in op.results
+        if isinstance(r.type, TileType)
+    )
 
 
 class FreeTiles:

@@ -55,6 +55,8 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
+from tiledsl.ws.short_rows import ShortRows
+from tiledsl.ws.short_rows import short_rows
 from tiledsl.ws.vector_stores import can_move
 from tiledsl.ws.vector_stores import move_store
 from tiledsl.ws.vector_stores import row_layout
@@ -63,6 +65,8 @@ from tiledsl.ws.widening import widen_at_use
 SECTOR_BYTES = 32
 WIDE_VECTOR, LINE_LANES = 4, 8
 """Elements of a vector and lanes side by side that fill the sectors of memory."""
+ROW_VECTORS = 2
+"""Vectors of a short row for a lane: with more, what rows share takes the registers of rows."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
 """Ops that say which layout their tiles should have."""
 
@@ -215,11 +219,17 @@ def _propagate(open_links: list[Link], groups: _Groups) -> None:
 
 
 def _default(
-    ops: list[Op], value: Value, num_warps: int, group: set[Value], facts: AxisFacts
+    ops: list[Op],
+    value: Value,
+    num_warps: int,
+    group: set[Value],
+    facts: AxisFacts,
+    rows: ShortRows | None = None,
 ) -> Layout:
     """A coalesced layout for a group.
 
-    Its vectors lie along the contiguous dimension of a load or store that touches it.
+    Its vectors lie along the contiguous dimension of a load or store that touches it. rows: of a
+    program that stores something of each; a thread has some that lie side by side.
     """
     type_ = value.type
     assert isinstance(type_, TileType)
@@ -247,21 +257,28 @@ def _default(
     combined = _combined(ops, group)
     warp_order = _warp_order(combined, order, type_.shape, num_warps)
     lanes = 32
+    share = prod(type_.shape) // (32 * num_warps)
+    run_dim, most_run = _scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1, 1 << 30
+    are_short = rows is not None and type_.shape == (rows.rows, rows.cols) and order == [1, 0]
     if type_.rank > 1 and order[0] in combined and vector >= WIDE_VECTOR:
-        lanes = _lanes_of_row(type_.shape, order[0], num_warps)
+        most = ROW_VECTORS * vector if are_short else share
+        lanes = _lanes_of_row(type_.shape, order[0], num_warps, min(share, most))
+        if are_short and run_dim < 0:
+            run_dim, most_run = 0, max(1, share * lanes // type_.shape[1])
     return blocked(
         type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes,
-        chained=wanted is not None and wanted.chained,
-        run_dim=_scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1,
+        chained=wanted is not None and wanted.chained, run_dim=run_dim, most_run=most_run,
     )  # fmt: skip
 
 
-def _lanes_of_row(shape: tuple[int, ...], row: int, num_warps: int) -> int:
-    """Lanes for a dimension that is combined: few, each with many elements, make few shuffles."""
-    share = prod(shape) // (32 * num_warps)
+def _lanes_of_row(shape: tuple[int, ...], row: int, num_warps: int, most: int) -> int:
+    """Lanes for a dimension that is combined: few, each with many elements, make few shuffles.
+
+    most: elements of a row that a lane has.
+    """
     rows = prod(shape) // shape[row]
     lanes = LINE_LANES
-    while lanes < 32 and (shape[row] > lanes * share or rows * lanes < 32 * num_warps):
+    while lanes < 32 and (shape[row] > lanes * most or rows * lanes < 32 * num_warps):
         lanes *= 2
     return lanes
 
@@ -338,7 +355,7 @@ def assign_layouts(
     # What is cut into tiles lies as these do.
     cut = {op.a for op in ops if isinstance(op, tile_moves.Unstack)}
     values.sort(key=lambda v: (v in cut, -_size(v)))
-    _offer_defaults(ops, groups, values, facts, num_warps, open_links)
+    _offer_defaults(ops, groups, values, facts, num_warps, open_links, short_rows(ops))
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
@@ -388,6 +405,7 @@ def _offer_defaults(
     facts: AxisFacts,
     num_warps: int,
     open_links: list[Link],
+    rows: ShortRows | None,
 ) -> None:
     """Coalesced layouts for groups without one, and what follows from them.
 
@@ -399,7 +417,7 @@ def _offer_defaults(
     def offer(v: Value) -> None:
         if groups.get(v) is None:
             mine = members[groups.root(v)]
-            groups.offer(v, _default(accesses, v, num_warps, mine, facts))
+            groups.offer(v, _default(accesses, v, num_warps, mine, facts, rows))
 
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}

@@ -43,6 +43,7 @@ from tiledsl.ws.scratch import padded_bytes
 from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.sector_stores import store_sectors
 from tiledsl.ws.shared_sums import share_sums
+from tiledsl.ws.short_rows import ask_early
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
@@ -251,6 +252,8 @@ def _lay_out(
         keep_indexes(out, role)
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
+    if not plan.stays:
+        ask_early(out, role.body)
     if plan.num_ctas == 1:
         notes += store_sectors(out, role.body)
     store_rows(out, role.body)

@@ -27,11 +27,9 @@ from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import cluster
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
-from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
-from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.pointer import Load as PointerLoad
 from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
@@ -49,9 +47,8 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.dot_shapes import dot_shape
 from tiledsl.ws.expand_dots import expand_dots
-from tiledsl.ws.first_loads import prefetch_first_loads
-from tiledsl.ws.free import VIEWS
-from tiledsl.ws.free import is_index
+from tiledsl.ws.first_loads import start_early
+from tiledsl.ws.free import only_moves
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.memory_order import order_scalars
@@ -62,6 +59,7 @@ from tiledsl.ws.row_loops import resident_blocks
 from tiledsl.ws.row_loops import row_loops
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
+from tiledsl.ws.short_rows import short_rows
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
 from tiledsl.ws.stay import add_programs
@@ -100,8 +98,6 @@ HIDING_BLOCKS, HIDING_BYTES = 4, 4
 """CTAs on an SM, and bytes of an element that they load, with which they hide what they share."""
 MOST_BYTES = 4
 """Bytes of an element that count there: wider ones are rare."""
-LAST_BLOCKS = 8
-"""CTAs an SM, of the last ones of a grid, that let the next kernel start."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ class Limits:
     blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
     than SHARED_ELEMENTS of a row. roomy: whether the warps of dots make room for all that loops
     carry around them. warps: of dots, at least. one_form: whether one form of f32 operands of
-    dots may be held at a time.
+    dots may be held at a time. short: whether few warps may have many short rows.
     """
 
     blocks: int = 1 << 10
@@ -119,9 +115,12 @@ class Limits:
     roomy: bool = True
     warps: int = 0
     one_form: bool = True
+    short: bool = True
 
     def after(self, plan: SinglePlan) -> Limits:
         """What is tried after a plan whose registers spill."""
+        if plan.has_short_rows:
+            return replace(self, short=False)
         is_wide = (
             plan.num_warps == ROW_WARPS and plan.num_ctas == 1 and plan.min_blocks == WIDE_BLOCKS
         )
@@ -140,6 +139,7 @@ class SinglePlan:
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
     may_grow: where more warps may hold what the registers of these do not.
+    has_short_rows: warps have many rows each (ws/short_rows.py).
     is_final: nothing else is left to try.
     """
 
@@ -150,6 +150,7 @@ class SinglePlan:
     pdl: bool = True
     stays: bool = False
     may_grow: bool = field(default=False, compare=False)
+    has_short_rows: bool = False
     is_final: bool = field(default=False, compare=False)
 
     @property
@@ -194,6 +195,10 @@ def plan_single(
     """
     limits = limits or Limits()
     dots: list[mma.Dot] = graph.find(mma.Dot)
+    rows = short_rows(graph.walk()) if limits.short and num_warps is None else None
+    if rows is not None and rows.warps:
+        plan = SinglePlan(rows.warps, min_blocks=rows.blocks, has_short_rows=True)
+        return replace(plan, stays=_stays(graph, plan, persistent))
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
         is_row = not num_warps and _rows_fit_eight_warps(graph, warps, limits)
@@ -388,19 +393,9 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     most += sum(t.num_elements for t in carried if isinstance(t, TileType))
     if most > CROWDED_ELEMENTS * threads:
         return 1
-    moves = plan.num_warps >= MOVING_WARPS and _only_moves(graph)
+    moves = plan.num_warps >= MOVING_WARPS and only_moves(graph)
     registers = (MOVING_REGISTERS if moves else CROWDED_REGISTERS) * plan.num_threads
     return max(1, min(target.max_blocks_per_sm, target.registers_per_sm // registers))
-
-
-def _only_moves(graph: TileGraph) -> bool:
-    """Whether tiles are loaded and stored as they are, but for integers."""
-    return all(
-        isinstance(op, VIEWS) or is_index(op) or isinstance(op, Load | PointerLoad)
-        for op in graph.walk()
-        for r in op.results
-        if isinstance(r.type, TileType)
-    )
 
 
 def _stays(graph: TileGraph, plan: SinglePlan, asked: bool | None) -> bool:
@@ -544,10 +539,10 @@ class Lowering:
             if role.num_ctas > 1:
                 self.start_cluster(role)
             if self.plan.pdl and role.body.ops:
-                programs = self.target.num_sms * self.plan.min_blocks
-                last = 0 if self.plan.stays else min(programs, LAST_BLOCKS * self.target.num_sms)
-                self.graph.insert_before(role.body.ops[0], GridDependency(last=last))
-                prefetch_first_loads(self.graph, role.body, programs)
+                plan = self.plan
+                shape = (self.target.num_sms, plan.min_blocks)
+                kinds = {"stays": plan.stays, "has_short_rows": plan.has_short_rows}
+                start_early(self.graph, role.body, *shape, **kinds)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE
         return self.smem

@@ -21,6 +21,11 @@ def scalar_slice(region: Region, values: Iterable[Value]) -> tuple[Op, ...] | No
     return _slice(region, values, region.args, tiles=False)
 
 
+def tile_slice(region: Region, values: Iterable[Value]) -> tuple[Op, ...] | None:
+    """The same where some of them make tiles."""
+    return _slice(region, values, region.args, tiles=True)
+
+
 def slice_of_iteration(loop: For, values: Iterable[Value], *, tiles: bool) -> tuple[Op, ...] | None:
     """The same for values of a loop's body that another iteration can make ahead.
 

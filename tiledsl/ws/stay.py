@@ -84,14 +84,14 @@ def bytes_of_elements(graph: TileGraph) -> tuple[int, int]:
     own = shared = 0
     for op, type_ in rows:
         if 2 * type_.shape[-1] > longest and type_.dtype.element is not None:
-            if _depends_on_program(op.pointer):
+            if depends_on_program(op.pointer):
                 own += type_.dtype.element.bytes
             else:
                 shared += type_.dtype.element.bytes
     return own, shared
 
 
-def _depends_on_program(value: Value) -> bool:
+def depends_on_program(value: Value) -> bool:
     """Whether a value is made from the program's number, or from what is not known."""
     seen: set[Value] = set()
     todo = [value]

@@ -13,18 +13,10 @@ single_role_dot(bf16* a, i64 a_shape_0, i64 a_shape_1, i64 a_stride_0, bf16* b, 
   const int row_1 = (int)(lane / 8 + warp * 4);
   const int col_1 = (int)(lane % 8 * 8);
   bf16* const a_at_1 = a + (row_1 * a_stride_0 + col_1);
-  const bool vectors_1 = a_shape_1 % 8 == 0 || 64 <= a_shape_1;
-  if (vectors_1) {
-    #pragma unroll
-    for (int i = 0; i < 32; i += 8) {
-      load_vector<8>(a_tile_1, i, a_at_1 + ((i / 8 * 16) * a_stride_0 + i % 8),
-          inside(row_1 + i / 8 * 16, a_shape_0) && inside(col_1 + i % 8, a_shape_1), bf16{});
-    }
-  } else {
-    load_shifted<32, 8, ByRun, AnyOffset,
-        BlockLoad>(a_tile_1,
-        [&](int i) { return run_lane<8>(a_at_1 + ((i / 8 * 16) * a_stride_0 + i % 8),
-        inside(row_1 + i / 8 * 16, a_shape_0), col_1 + i % 8, a_shape_1, 8, bf16{}); });
+  #pragma unroll
+  for (int i = 0; i < 32; i += 8) {
+    load_vector<8>(a_tile_1, i, a_at_1 + ((i / 8 * 16) * a_stride_0 + i % 8),
+        inside(row_1 + i / 8 * 16, a_shape_0) && inside(col_1 + i % 8, a_shape_1), bf16{});
   }
   const int row_2 = (int)(lane / 8 + warp * 4);
   const int col_2 = (int)(lane % 8 * 8);
@@ -37,18 +29,10 @@ single_role_dot(bf16* a, i64 a_shape_0, i64 a_shape_1, i64 a_stride_0, bf16* b, 
   const int row_3 = (int)(lane / 8 + warp * 4);
   const int col_3 = (int)(lane % 8 * 8);
   bf16* const b_at_1 = b + (row_3 * b_stride_0 + col_3);
-  const bool vectors_2 = b_shape_1 % 8 == 0 || 64 <= b_shape_1;
-  if (vectors_2) {
-    #pragma unroll
-    for (int i = 0; i < 32; i += 8) {
-      load_vector<8>(b_tile_1, i, b_at_1 + ((i / 8 * 16) * b_stride_0 + i % 8),
-          inside(row_3 + i / 8 * 16, b_shape_0) && inside(col_3 + i % 8, b_shape_1), bf16{});
-    }
-  } else {
-    load_shifted<32, 8, ByRun, AnyOffset,
-        BlockLoad>(b_tile_1,
-        [&](int i) { return run_lane<8>(b_at_1 + ((i / 8 * 16) * b_stride_0 + i % 8),
-        inside(row_3 + i / 8 * 16, b_shape_0), col_3 + i % 8, b_shape_1, 8, bf16{}); });
+  #pragma unroll
+  for (int i = 0; i < 32; i += 8) {
+    load_vector<8>(b_tile_1, i, b_at_1 + ((i / 8 * 16) * b_stride_0 + i % 8),
+        inside(row_3 + i / 8 * 16, b_shape_0) && inside(col_3 + i % 8, b_shape_1), bf16{});
   }
   const int row_4 = (int)(lane / 8 + warp * 4);
   const int col_4 = (int)(lane % 8 * 8);
@@ -70,18 +54,9 @@ single_role_dot(bf16* a, i64 a_shape_0, i64 a_shape_1, i64 a_stride_0, bf16* b, 
   const int row_5 = (int)(lane / 4 + warp * 16);
   const int col_5 = (int)(lane % 4 * 2);
   float* const c_at_1 = c + (row_5 * c_stride_0 + col_5);
-  const bool vectors_3 = c_shape_1 % 2 == 0 || 64 <= c_shape_1;
-  if (vectors_3) {
-    #pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      store_vector<2>(acc_1, i, c_at_1 + ((i / 2 % 2 * 8) * c_stride_0 + i % 2 + i / 4 * 8),
-          inside(row_5 + i / 2 % 2 * 8, c_shape_0) && inside(col_5 + i % 2 + i / 4 * 8, c_shape_1));
-    }
-  } else {
-    #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      store_element(acc_1, i, c_at_1 + ((i / 2 % 2 * 8) * c_stride_0 + i % 2 + i / 4 * 8),
-          inside(row_5 + i / 2 % 2 * 8, c_shape_0) && inside(col_5 + i % 2 + i / 4 * 8, c_shape_1));
-    }
+  #pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    store_vector<2>(acc_1, i, c_at_1 + ((i / 2 % 2 * 8) * c_stride_0 + i % 2 + i / 4 * 8),
+        inside(row_5 + i / 2 % 2 * 8, c_shape_0) && inside(col_5 + i % 2 + i / 4 * 8, c_shape_1));
   }
 }

@@ -73,6 +73,12 @@ def test_only_the_last_ctas_of_a_plain_grid_let_the_next_kernel_start():
     assert "griddepcontrol.launch_dependents" in made.standalone
 
 
+def test_all_ctas_do_that_have_more_to_move_than_it_takes_to_start_them():
+    x = torch.empty(8192, device="meta")
+    made = scale.compile(x, x, 8192, 4096, grid=(2,)).module
+    assert "grid_launch_dependents();" in made.source
+
+
 def test_kernels_that_wait_are_launched_so(monkeypatch):
     fake = fake_driver.install(monkeypatch)
     matmul.forget()

@@ -34,7 +34,7 @@ class InitContext:
 
 @dataclass(frozen=True)
 class DependencyContext:
-    """The call by which the next kernel may start."""
+    """The call by which the next kernel may start, or nothing."""
 
     launch: str
 
@@ -202,8 +202,19 @@ def plain(op: object, e: Emission) -> NoContext:
 def grid_dependency(op: ops.GridDependency, e: Emission) -> DependencyContext:
     """`grid_launch_dependents(); grid_dependency_wait();`."""
     del e
-    launch = "grid_launch_dependents"
-    return DependencyContext(f"{launch}_by_last<{op.last}>" if op.last else launch)
+    return DependencyContext("" if op.waits_only else _launch(op.last))
+
+
+@emits("barrier.launch_dependents")
+def launch_dependents(op: ops.LaunchDependents, e: Emission) -> DependencyContext:
+    """`grid_launch_dependents_by_last<1056>();`."""
+    del e
+    return DependencyContext(_launch(op.last))
+
+
+def _launch(last: int) -> str:
+    name = "grid_launch_dependents"
+    return f"{name}_by_last<{last}>" if last else name
 
 
 @emits("barrier.expect_all")

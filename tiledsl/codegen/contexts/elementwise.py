@@ -23,6 +23,7 @@ from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.registry import emits
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
+from tiledsl.dtypes import int64
 from tiledsl.errors import CodegenError
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -107,7 +108,8 @@ def _is_rounded_later(op: Op, e: Emission) -> bool:
 def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
     a, b = op.operands
     if operator in ("+", "-"):
-        return OperatorContext(rounding(op, e), False, e.factor(a), e.factor(b), operator)
+        second = (wide_coordinate(b, e) if operator == "+" else "") or e.factor(b)
+        return OperatorContext(rounding(op, e), False, e.factor(a), second, operator)
     return OperatorContext(
         rounding(op, e),
         False,
@@ -116,6 +118,19 @@ def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
         operator,
         is_product=operator in ("*", "/", "%"),
     )
+
+
+def wide_coordinate(value: Value, e: Emission) -> str:
+    """A widened coordinate in two parts, `(i64)at_1 + (i / 8 * 256)`; empty for anything else.
+
+    What stands in front of a sum of both is then one address for all registers: a sum of 32 bits
+    is widened for each of them.
+    """
+    cast = value.defining_op
+    if not isinstance(cast, ops.Cast) or cast.a not in e.coordinates or cast.dtype != int64:
+        return ""
+    at = e.coordinates[cast.a]
+    return f"(i64){at.thread} + ({at.register()})" if " " not in at.thread else ""
 
 
 def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:

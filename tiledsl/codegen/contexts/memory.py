@@ -27,6 +27,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import memory as ops
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -305,7 +306,8 @@ def _inside(block: Block, starts: list[str], e: Emission, run: _Run, *, is_store
 def _vector_check(block: Block, inner: int, width: int, e: Emission) -> str:
     """When all vectors are aligned and none crosses the tensor's edge.
 
-    Empty when that is certain.
+    Empty when that is certain; beside other roles the check stays, since it keeps ptxas from moving
+    accesses of an epilogue between products, whose registers they would take.
     """
     type_ = block.type_
     bytes_ = width * type_.dtype.bytes
@@ -321,6 +323,9 @@ def _vector_check(block: Block, inner: int, width: int, e: Emission) -> str:
             for d in range(type_.rank)
             if d != inner
         ]
+    if type_.tma and type_.rank > 1 and not type_.ragged and e.is_alone:
+        assert TMA_ALIGN_BYTES % bytes_ == 0
+        return " && ".join(checks)
     extent = e.params.shape(block.tensor, inner)
     start = "" if e.atom(offset) == "0" else e.atom(offset)
     tail = f"{extent} % {width} == 0 || {add(start, str(block.extents[inner]))} <= {extent}"

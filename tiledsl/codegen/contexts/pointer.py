@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
+from tiledsl.codegen.contexts.elementwise import wide_coordinate
 from tiledsl.codegen.contexts.tile import bind_elements
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
@@ -162,8 +163,9 @@ def shared(
 # ---------------------------------------------------------------------- single elements
 @emits("pointer.add")
 def add(op: ops.Add, e: Emission) -> AddContext:
-    """`p + n`."""
-    return AddContext("", False, e.factor(op.pointer), e.factor(op.offset))
+    """`p + n`; of a coordinate `p + (i64)at_1 + (i / 8 * 256)`: registers share an address."""
+    offset = wide_coordinate(op.offset, e) or e.factor(op.offset)
+    return AddContext("", False, e.factor(op.pointer), offset)
 
 
 @emits("pointer.load")

@@ -213,10 +213,24 @@ class GridDependency(Op, opcode="barrier.grid_dependency", levels=MACHINE, effec
 
     last: only so many CTAs, the last ones of the grid, say that the next kernel may start (0: all
     of them). Those before have ended when the last ones run, and saying it halves the rate at
-    which CTAs start.
+    which CTAs start. waits_only: a `barrier.launch_dependents` says it later.
 
     No value of global memory is read or written before it; tma.prefetch_box may be. Ref: PTX ISA,
     griddepcontrol.
+    """
+
+    last: int = attribute(default=0, kw_only=True)
+    waits_only: bool = attribute(default=False, kw_only=True)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+
+class LaunchDependents(Op, opcode="barrier.launch_dependents", levels=MACHINE, effect=Effect.SYNC):
+    """The next kernel may start when all CTAs, or the last ones of the grid, did this or ended.
+
+    It says nothing about memory, but ptxas moves no loads across it. last: as of
+    `barrier.grid_dependency`. Ref: PTX ISA, griddepcontrol.
     """
 
     last: int = attribute(default=0, kw_only=True)

@@ -13,6 +13,7 @@ class Target:
 
     arch: NVRTC's name; the `a` suffix unlocks wgmma and setmaxnreg.
     smem_bytes: dynamic shared memory a CTA may use (227 KB on sm_90).
+    smem_reserved_bytes: what each CTA on an SM takes beside its own.
     """
 
     arch: str = "sm_90a"
@@ -20,6 +21,7 @@ class Target:
     num_sms: int = 132
     smem_bytes: int = 232448
     smem_per_sm_bytes: int = 233472
+    smem_reserved_bytes: int = 1024
     registers_per_thread: int = 255
     registers_per_sm: int = 65536
     warp_lanes: int = 32

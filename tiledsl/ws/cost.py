@@ -16,24 +16,42 @@ TILE_CLOCKS_DEFERRED = 1800
 TILE_CLOCKS_OVERLAPPED = 2600
 TILE_CLOCKS_DIRECT = 9000
 START_CLOCKS = 2500
+STAY_CLOCKS = 600
+"""Of CTAs that walk over tiles where each has one: 0.25 to 0.4 us of M = 1 to 64, N = K = 8192 and
+of 2048 cubed.
+"""
 REDUCE_CLOCKS = 1500
 DSMEM_BYTES_PER_CLOCK = 20.0
 OUTSIDE_BYTES_PER_CLOCK = 25.0
+STREAM_OUTSIDE_BYTES_PER_CLOCK, OUTSIDE_SHARE = 20.0, 0.9
+"""Of rows of boxes that lie outside of a tensor, beside a stream: it hides few. N = K = 8192, tiles
+of 64 rows where there are 1, 16, 32: 48.0, 43.8, 40.3 us for 30.3, 30.7, 31.6 with as many as there
+are; N = 28672, 64 x 224: 117.5, 110.2, 109.1 us.
+"""
 REREAD_SHARE = 0.3
 ROW_SWITCH_BYTES = 5.0
 L2_BYTES_PER_CLOCK = 58.0
-HBM_BYTES_PER_CLOCK = 2450.0
+HBM_BYTES_PER_CLOCK, STREAM_BYTES_PER_CLOCK = 2450.0, 2600.0
+"""In general, and where an operand is streamed."""
 CLOCK_GHZ = 1.7
 MISALIGNED_PITCH = 1.6
 LATENCY_CLOCKS = 1400
 LOAD_CLOCKS = 1800
 """A round of loads by the consumers: 12 of them took 13 us of a tile of 128 x 192."""
 SMEM_BYTES_PER_CLOCK = 128.0
-PREFETCH_BYTES = 96 * 1024
-"""Of a stream that a CTA fetches into L2 before the kernel before has ended. M=16, N=K=8192, to
-cuBLAS: 0.967 with none, 0.993 with 64 KB, 0.997 to 1.000 with 80 and 96 KB, 0.98 with 160 KB and
-0.91 with 256 KB, which take HBM from the kernel that still runs.
+FLIGHT_SHARE, FLIGHT_BYTES = 0.07, 8e6
+"""By how much HBM falls behind where that many bytes of a stream are asked for at a time; it goes by
+the square. M = 64, N = K = 8192: 33.5 us with 5 of 6 slots of 16 KB, 34.1 with 2 of 3 of 32 KB.
 """
+CONSUMER_CLOCKS = 150
+"""Of each warpgroup that multiplies, beside a stream: M = 32, N = K = 4096, one 10.03 us, two 10.17."""
+IDLE_SHARE, IDLE_SHARE_PLAIN = 0.5, 0.1
+"""What a last wave that does not fill the SMs costs a stream, of the share that is idle: where CTAs
+walk over tiles or share them, and where each has one. M = 1, N = 28672, K = 8192, 3.4 waves: 113.3
+and 105.6 us; M = 16, N = 6144, K = 4096, two waves of clusters of 2 and 4: 15.7 and 18.3 us.
+"""
+REDUCE_SHARE = 0.4
+"""Of what parts of K are added up in, where HBM bounds: the next kernel fetches meanwhile."""
 PRODUCT_CLOCKS = 200
 """From the end of a product to the start of the next, besides what is done with its elements."""
 HANDOFF_CLOCKS = 400
@@ -166,23 +184,48 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
         body = max(body, waves * (trips * per_slot + loads) / 2)
     else:
         body += waves * loads
+    reduce = 0.0
     if plan.split_k > 1:
-        body += REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
+        reduce = REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
+    if not plan.persistent:
+        body += (waves - 1) * START_CLOCKS
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
     again = REREAD_SHARE * (min(p.rereads, 4) - 1)
     read = p.operand_bytes * (1 + again)
     chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
-    hbm = (read * chunk + p.out_bytes) / (HBM_BYTES_PER_CLOCK * min(1.0, active * 1.05))
-    outside = (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
-    hbm += waves * trips * outside / OUTSIDE_BYTES_PER_CLOCK
+    rate = STREAM_BYTES_PER_CLOCK if plan.unit_axes else HBM_BYTES_PER_CLOCK
+    hbm = (read * chunk + p.out_bytes) / (rate * min(1.0, active * 1.05))
+    outside = waves * trips * (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
+    if plan.unit_axes:
+        late = OUTSIDE_SHARE * (outside / STREAM_OUTSIDE_BYTES_PER_CLOCK / hbm) ** 2
+        hbm *= 1 + late + stream_waits(plan, p, tiles, clusters)
+    else:
+        hbm += outside / OUTSIDE_BYTES_PER_CLOCK
     if plan.cluster_size > 1:
         body *= 1.004
     # Copies run on while the tensor core waits.
     waits = waves * trips * handoff_clocks(plan, p)
-    total = max(body + waits, hbm) + 0.1 * min(body, hbm) + START_CLOCKS
+    start = START_CLOCKS + (STAY_CLOCKS if plan.persistent and waves == 1 else 0)
+    start += CONSUMER_CLOCKS * plan.num_consumers if plan.unit_axes else 0
+    longest = max(body + waits + reduce, hbm + REDUCE_SHARE * reduce)
+    total = longest + 0.1 * min(body + reduce, hbm) + start
     inside = "tensor core" if multiplies > per_slot_l2 else "L2"
-    bound = "HBM" if hbm > body else inside
+    bound = "HBM" if hbm > body + reduce else inside
     return Cost(total, bound, waves)
+
+
+def stream_waits(plan: Plan, p: Problem, tiles: int, clusters: int) -> float:
+    """The share by which HBM falls behind where an operand is streamed.
+
+    clusters: that run at once. Of one wave, what idle SMs cost is priced elsewhere.
+    """
+    M, N, K = p.tile
+    ctas = max(1, min(tiles, clusters)) * plan.cluster_size
+    flight = max(0.5, plan.num_stages - 1) * max(M, N) * K * p.itemsize * ctas
+    last = tiles % clusters if tiles > clusters else 0
+    idle = (clusters - last) / tiles if last else 0.0
+    share = IDLE_SHARE if plan.persistent or plan.cluster_size > 1 else IDLE_SHARE_PLAIN
+    return FLIGHT_SHARE * (FLIGHT_BYTES / flight) ** 2 + idle * share
 
 
 def alone_clocks(plan: Plan, p: Problem, mma: float) -> float:

@@ -53,6 +53,7 @@ from tiledsl.ws.load_boxes import box_coords
 from tiledsl.ws.lower_store import StoreLowering
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.prefetch import Stream
+from tiledsl.ws.prefetch import first_programs
 from tiledsl.ws.prefetch import stream_of
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import refuse_cooperation
@@ -401,7 +402,11 @@ class Lowering(StoreLowering):
         op = Setup()
         self.b.add(op)
         with self.b.at(op.body):
-            Stream(put).emit(self.b, self.plan.prefetch, emit)
+            first_programs(
+                self.b,
+                self.plan,
+                lambda: Stream(put).emit(self.b, self.plan.prefetch, emit),
+            )
 
     # ------------------------------------------------------------------ role level
     def lower_role(self, role: Role) -> None:

@@ -33,6 +33,7 @@ class Plan:
     pdl: the prologue overlaps the kernel before (programmatic dependent launch).
     prefetch: iterations of a CTA's first tile whose streamed boxes are fetched into L2 before the
     kernel before has ended, 0 for none.
+    prefetch_programs: programs of a grid that do so, the first ones; 0 for all.
     in_place: the results of an epilogue take the place of the accumulators, chunk by chunk.
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     epilogue_slots: chunks of tiles that only the epilogue reads, in the ring of a role that loads
@@ -72,6 +73,7 @@ class Plan:
     unit_axes: tuple[int, ...] = ()
     pdl: bool = True
     prefetch: int = 0
+    prefetch_programs: int = 0
 
     @property
     def num_warpgroups(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace
+from math import prod
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
@@ -13,7 +14,6 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import SmemType
 from tiledsl.target import Target
-from tiledsl.ws.cost import PREFETCH_BYTES
 from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import copies_are_late
@@ -27,6 +27,8 @@ from tiledsl.ws.refusals import illegal
 from tiledsl.ws.refusals import no_stream
 from tiledsl.ws.refusals import no_tile
 from tiledsl.ws.refusals import refusal
+from tiledsl.ws.streamed import Stream
+from tiledsl.ws.streamed import with_stream
 from tiledsl.ws.stores import is_turned
 
 MAX_STAGES = 20
@@ -123,8 +125,9 @@ class Planner:
             for plan in self.variants(self.in_turns(base), tile, problem):
                 for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
-                    ahead = self.prefetch(done, tile, cost)
-                    yield cost, revised(done, prefetch=ahead) if ahead else done
+                    stream = self.stream(done, tile, problem)
+                    asked = self.overrides.prefetch
+                    yield cost, with_stream(done, cost, stream, self.target, asked)
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan honours the overrides."""
@@ -146,25 +149,13 @@ class Planner:
             return False  # the CTAs of a cluster that is asked for share operands
         return all(want is None or want == have for want, have in pairs)
 
-    def prefetch(self, plan: Plan, tile: tuple[int, int, int], cost: Cost) -> int:
-        """Iterations whose streamed boxes are fetched before the kernel before has ended.
-
-        The CTAs of a second wave would fetch while those of the first one load, which costs.
-        """
-        if self.overrides.prefetch is not None:
-            return self.overrides.prefetch
-        late = cost.waves > 1 and not plan.persistent
-        if cost.bottleneck != "HBM" or late or not plan.pdl:
-            return 0
-        streamed = self.streamed_bytes(plan, tile)
-        return PREFETCH_BYTES // streamed if streamed else 0
-
-    def streamed_bytes(self, plan: Plan, tile: tuple[int, int, int]) -> int:
-        """Bytes that an iteration loads of an operand that one program alone reads."""
-        if not plan.unit_axes:
-            return 0
-        once = self.shape.read_once(plan.unit_axes)
-        return sum(n for n, one in zip(self.side_bytes(tile), once, strict=True) if one)
+    def stream(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Stream:
+        """The operand that one program alone reads, and the room of a CTA."""
+        once = self.shape.read_once(plan.unit_axes) if plan.unit_axes else (False, False)
+        streamed = sum(n for n, one in zip(self.side_bytes(tile), once, strict=True) if one)
+        staging = self.staging_bytes(plan, tile, p) * plan.store_buffers
+        own = plan.num_stages * self.slot_bytes(tile) + staging + self.spare_bytes
+        return Stream(streamed, own, p.grid)
 
     def in_turns(self, base: Plan) -> Plan:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.
@@ -195,7 +186,7 @@ class Planner:
             persistent_ok = True
         if persistent_ok:
             plan = revised(base, persistent=persistent)
-            yield plan
+            yield from self.starts(plan, p)
             if persistent and s.top_level and not s.copied:
                 yield from self.clustered(plan, tile, p)
         can_split = s.may_split and not base.ping_pong and not s.copied
@@ -212,6 +203,22 @@ class Planner:
                     cluster_axis=-1,
                     turns=turns,
                 )
+
+    def starts(self, plan: Plan, p: Problem) -> Iterator[Plan]:
+        """The plan, or one with a CTA for each program, or both.
+
+        A CTA that has one program alone stays for nothing; where operands are streamed, those of
+        SMs that are ahead take more programs.
+        """
+        o, s = self.overrides, self.shape
+        free = o.persistent is None and o.raster_group is None
+        if free and s.top_level and not s.copied and not plan.ping_pong:
+            at_once = prod(p.grid) <= self.target.num_sms
+            if at_once or self.unit_axes(p):
+                yield revised(plan, persistent=False)
+            if at_once:
+                return
+        yield plan
 
     def clustered(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Clusters along a grid axis that leaves one operand unchanged.

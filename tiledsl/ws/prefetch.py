@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tiledsl.dtypes import int32
 from tiledsl.errors import ScheduleError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -32,8 +33,11 @@ from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Min
+from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.program import NumPrograms
+from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ws.partition import constant_step
@@ -216,6 +220,25 @@ class Stream:
             assert isinstance(end, Yield)
             nexts = [end.values[a.index - 1] for a in kept]
             b.add(Yield(tuple(values.get(v, v) for v in nexts)))
+
+
+def first_programs(b: Builder, plan: Plan, inside: Callable[[], None]) -> None:
+    """Goes on in the programs of a grid that fetch ahead: those whose CTAs start first."""
+    if not plan.prefetch_programs:
+        inside()
+        return
+    index: Value | None = None
+    stride: Value | None = None
+    for axis in (n for n in range(3) if n not in plan.unit_axes):
+        at, count = b.value(ProgramId(axis)), b.value(NumPrograms(axis))
+        if index is None or stride is None:
+            index, stride = at, count
+        else:
+            index = b.value(Add(index, b.value(Mul(at, stride))))
+            stride = b.value(Mul(stride, count))
+    assert index is not None, "an operand that is streamed has programs"
+    limit = b.value(Constant(plan.prefetch_programs, int32))
+    _guarded(b, b.value(Compare("lt", index, limit)), inside)
 
 
 def _made(v: Value) -> Op | None:

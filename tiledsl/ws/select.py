@@ -61,6 +61,7 @@ LATE = (
     "no plan fits registers and shared memory, or the threads of a load role copy too slowly for it"
 )
 ALL_M = (8, 16, 32, 64, 128, 192, 256)
+FEW_ROWS = 64
 ALL_N = (8, 16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
 
 
@@ -336,7 +337,6 @@ class _Selector:
         self.staged = bool(stored_geometry(analysis.stores, probe)[0])
         self.span = self.loop_span()
         self.outer = self.outer_trips()
-        self.rows: tuple[float, float] | None = None
 
     def constants_of(self, tile: tuple[int, int, int]) -> dict[str, int]:
         """Values of the auto constexprs for a tile."""
@@ -352,11 +352,17 @@ class _Selector:
                 free[d] = choices if d not in free else tuple(c for c in free[d] if c in choices)
         M, N, K = (free.get(d, (n,)) for d, n in zip("MNK", self.probe_tile, strict=True))
         out = [(m, n, k) for m in M for n in N for k in K]
-        # Longer rows of K pay where little is computed on them.
-        out = [t for t in out if t[2] * self.shape.itemsize <= 128 or t[0] <= 32 or "K" not in free]
+        if "K" in free:
+            out = [t for t in out if t[2] * self.shape.itemsize <= self.longest_row_bytes(t[0])]
         if any(len(dims) > 1 for dims in self.dims.values()):
             out = [t for t in out if self.consistent(t)]
         return out
+
+    def longest_row_bytes(self, M: int) -> int:
+        """Of K in a slot. Longer rows pay where little is computed on them."""
+        if M <= 32:
+            return 512
+        return 256 if M <= FEW_ROWS and 0 < self.rows[0] <= FEW_ROWS else 128
 
     def consistent(self, tile: tuple[int, int, int]) -> bool:
         at = dict(zip("MNK", tile, strict=True))
@@ -368,7 +374,11 @@ class _Selector:
             return tuple(n // s.itemsize for n in (128, 256, 512))
         side = 0 if dim == "M" else 1
         listed = ALL_M if dim == "M" else ALL_N
-        return tuple(n for n in listed if n % 64 == 0) if s.mn_major[side] else listed
+        if s.mn_major[side]:
+            return tuple(n for n in listed if n % 64 == 0)
+        # Few rows, which one tile takes as they are: 48 of them, not 64.
+        few = -(-int(self.rows[side]) // 8) * 8
+        return (*listed, few) if 0 < few < FEW_ROWS and few not in listed else listed
 
     def loop_span(self) -> int:
         """upper - lower of the first dot loop for a program in the middle of the grid."""
@@ -488,20 +498,20 @@ class _Selector:
 
         None is known where loaded data or a loop says which rows a program loads.
         """
-        if self.rows is None:
-            self.rows = self.placed_rows(grid)
         out: list[float] = []
         for rows, extent, axes in zip(self.rows, tile, self.shape.operand_axes, strict=False):
             loaded = extent * prod(grid[axis] for axis in axes)
             out.append(max(0.0, 1 - rows / loaded) if loaded and rows else 0.0)
         return (out[0], out[1])
 
-    def placed_rows(self, grid: Grid) -> tuple[float, float]:
+    @functools.cached_property
+    def rows(self) -> tuple[float, float]:
         """Per operand, the rows that all programs load together, 0 where the host cannot tell.
 
         What it can tell does not depend on how many programs there are.
         """
         found = self.analysis.loops[0]
+        grid = self.request.launch.grid(self.fixed)
         values = HostValues(self.host_args(), grid, (0, 0, 0))
         out: list[float] = []
         for axes in self.shape.operand_axes:

@@ -57,8 +57,6 @@ MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
 PAIRED_SLOTS, PAIRED_WARPS = 3, 8
 """Slots that suffice where two CTAs of at most so many warps then share an SM."""
-CTA_BYTES = 1024
-"""Shared memory that each CTA on an SM takes beside its own."""
 
 _DOTS = (mma.Dot, mma.Issue)
 _MOVES = (tile.ConvertLayout, StoreRows, StoreSectors)
@@ -95,7 +93,7 @@ def laid_out(
     lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
     rest = lowering.most_bytes() - most * slot_bytes
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
-    paired = (target.smem_per_sm_bytes // 2 - CTA_BYTES - rest) // slot_bytes
+    paired = (target.smem_per_sm_bytes // 2 - target.smem_reserved_bytes - rest) // slot_bytes
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
     if asked is None and is_crowded and paired >= PAIRED_SLOTS:
         depth = min(fits, paired)
@@ -156,7 +154,7 @@ def _blocks_of(graph: TileGraph, plan: SinglePlan, target: Target, grid: tuple[i
 
 def space_of(target: Target, blocks: int, role: Role) -> int:
     """Shared memory of each of so many CTAs on an SM, without what a role's exchanges take."""
-    space = target.smem_per_sm_bytes // blocks - CTA_BYTES
+    space = target.smem_per_sm_bytes // blocks - target.smem_reserved_bytes
     return min(space, target.smem_bytes) - scratch_bytes(role)
 
 

@@ -7,10 +7,12 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples import matmul as example
 from tests.gpu.matmul_kernels import matmul
 from tests.unit.ws.kernels import FP32
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import matmul_request
+from tests.unit.ws.kernels import meta
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.target import HOPPER
@@ -41,7 +43,8 @@ def test_benchmark_shapes(
     constants, plan = plan_for(*shape)
     assert (constants["BM"], constants["BN"]) == tile
     assert (plan.ping_pong, plan.cluster_size, plan.num_consumers) == (ping_pong, cluster, 2)
-    assert plan.persistent
+    assert plan.persistent == (shape != (2048, 2048, 2048))  # a program for each CTA there
+    assert plan.l2_promotion_bytes == 256
     assert plan.num_stages >= 4
 
 
@@ -75,6 +78,47 @@ def test_rows_below_an_instruction_swap_the_operands() -> None:
     constants, plan = plan_for(16, 8192, 8192)
     assert plan.swapped
     assert constants["BM"] == 16
+
+
+# Shape, tile, parts of K: measured on the H200 (docs/performance.md).
+STREAMS = [
+    ((1, 8192, 8192), (8, 64, 256), 1),
+    ((16, 8192, 8192), (16, 64, 256), 1),
+    ((32, 8192, 8192), (32, 64, 128), 1),
+    ((48, 4096, 4096), (48, 64, 128), 2),
+    ((64, 8192, 8192), (64, 128, 128), 2),
+    ((48, 28672, 8192), (64, 224, 128), 1),
+]
+
+
+def stream_plan(M: int, N: int, K: int) -> tuple[dict[str, object], Plan]:
+    """Of the README's matmul, with any tile; columns of the right operand are contiguous."""
+    args = (meta(M, K), meta(N, K).t(), meta(M, N))
+    grid = lambda c: (tl.cdiv(M, c["BM"]), tl.cdiv(N, c["BN"]))  # noqa: E731
+    kernel = first(example.matmul.request_for(args, {}, grid)[1])
+    assert isinstance(kernel.plan, Plan), [str(d) for d in kernel.declined]
+    return kernel.constants, kernel.plan
+
+
+@pytest.mark.parametrize(("shape", "tile", "split"), STREAMS, ids=str)
+def test_few_rows_stream_the_other_operand(
+    shape: tuple[int, int, int], tile: tuple[int, int, int], split: int
+) -> None:
+    constants, plan = stream_plan(*shape)
+    assert (constants["BM"], constants["BN"], constants["BK"]) == tile
+    assert (plan.split_k, plan.persistent, plan.l2_promotion_bytes) == (split, False, 128)
+    assert 0 < plan.prefetch < plan.num_stages
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(20, 24), (33, 40), (48, 48), (57, 64), (64, 64)])
+def test_one_tile_takes_few_rows_as_they_are(rows: int, tile: int) -> None:
+    assert stream_plan(rows, 8192, 8192)[0]["BM"] == tile
+
+
+def test_programs_that_run_at_once_have_a_cta_each() -> None:
+    assert not plan_for(2048, 2048, 2048, BM=128, BN=256)[1].persistent
+    assert plan_for(2048, 2048, 2048, BM=128, BN=256, raster_group=4)[1].persistent
+    assert plan_for(4096, 4096, 4096, BM=128, BN=256)[1].persistent
 
 
 HONOURED = [

@@ -23,7 +23,7 @@ from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import tma
-from tiledsl.ws.cost import PREFETCH_BYTES
+from tiledsl.ws.streamed import PREFETCH_BYTES
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.simulate import simulate
 
@@ -109,7 +109,7 @@ def test_a_kernel_bound_by_hbm_fetches_its_stream_ahead(shape: tuple[int, int, i
     kernel = first(matmul_request(*shape))
     plan = plan_of(kernel)
     streamed = int(kernel.constants["BN"]) * int(kernel.constants["BK"]) * 2
-    assert plan.prefetch == PREFETCH_BYTES // streamed > 0
+    assert plan.prefetch == min(PREFETCH_BYTES // streamed, plan.num_stages - 1) > 0
     assert f"prefetch {plan.prefetch}" in plan.describe()
     maps = {o.map.name for o in before_the_wait(kernel)}
     assert maps == {"b_map"}
@@ -125,7 +125,28 @@ def test_a_kernel_bound_by_the_tensor_core_does_not(shape: tuple[int, int, int])
 
 def test_a_second_wave_of_a_plain_grid_does_not() -> None:
     request = matmul_request(16, 64 * 300, 8192, BM=16, BN=64, persistent=False, split_k=1)
-    assert plan_of(first(request)).prefetch == 0
+    kernel = first(request)
+    assert plan_of(kernel).prefetch_programs == 132
+    assert "if ((int)blockIdx.y < 132)" in kernel.module.source
+    assert before_the_wait(kernel)
+
+
+def test_programs_along_two_axes_are_counted_in_the_order_of_the_grid() -> None:
+    a, b, c = (
+        torch.empty(s, device="meta", dtype=torch.bfloat16)
+        for s in ((4, 16, 4096), (4, 4096, 8192), (4, 16, 8192))
+    )
+    grid = lambda m: (1, tl.cdiv(8192, m["BN"]), 4)  # noqa: E731
+    kernel = first(request_of(batched, (a, b, c), grid, persistent=False))
+    assert plan_of(kernel).prefetch_programs == 132
+    assert "(int)blockIdx.y + (int)blockIdx.z * grid_1" in kernel.module.source
+
+
+def test_two_ctas_of_an_sm_share_what_is_fetched() -> None:
+    request = matmul_request(16, 64 * 300, 8192, BM=16, BN=64, BK=64, persistent=False,
+                             split_k=1, num_stages=9)  # fmt: skip
+    plan = plan_of(first(request))
+    assert (plan.prefetch, plan.prefetch_programs) == (PREFETCH_BYTES // 2 // 8192, 264)
 
 
 # ---------------------------------------------------------------------- which boxes
@@ -156,7 +177,8 @@ def test_a_batch_of_products() -> None:
     )
     c = torch.empty((4, 16, 1024), device="meta", dtype=torch.bfloat16)
     grid = lambda m: (1, tl.cdiv(1024, m["BN"]), 4)  # noqa: E731
-    kernel = first(request_of(batched, (a, b, c), grid, prefetch=2, cluster=1))
+    options = {"prefetch": 2, "cluster": 1, "persistent": True}
+    kernel = first(request_of(batched, (a, b, c), grid, **options))
     assert plan_of(kernel).prefetch == 2
     assert all(len(o.coords) == 3 for o in before_the_wait(kernel))
     assert "tma_prefetch(&b_map, n_1, k_1, program_1.axis_2)" in kernel.module.source

@@ -39,12 +39,16 @@ LATENCY_CLOCKS = 1400
 LOAD_CLOCKS = 1800
 """A round of loads by the consumers: 12 of them took 13 us of a tile of 128 x 192."""
 SMEM_BYTES_PER_CLOCK = 128.0
+STREAM_ACTIVE = 0.75
+"""Of SMs without work others take a part beside a stream: 96 CTAs reach 0.82 of HBM, 112 0.9."""
 FLIGHT_SHARE, FLIGHT_BYTES = 0.07, 8e6
 """By how much HBM falls behind where that many bytes of a stream are asked for at a time; it goes by
 the square. M = 64, N = K = 8192: 33.5 us with 5 of 6 slots of 16 KB, 34.1 with 2 of 3 of 32 KB.
 """
-CONSUMER_CLOCKS = 150
-"""Of each warpgroup that multiplies, beside a stream: M = 32, N = K = 4096, one 10.03 us, two 10.17."""
+CONSUMER_CLOCKS = 300
+"""Of each warpgroup that multiplies, beside a stream: M = 16, 32, 48, N = K = 4096, 64 x 128, split in
+two, 9.34, 9.66, 9.97 us with one, 9.75, 9.88, 10.22 with two.
+"""
 IDLE_SHARE, IDLE_SHARE_PLAIN = 0.5, 0.1
 """What a last wave that does not fill the SMs costs a stream, of the share that is idle: where CTAs
 walk over tiles or share them, and where each has one. M = 1, N = 28672, K = 8192, 3.4 waves: 113.3
@@ -194,7 +198,8 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     read = p.operand_bytes * (1 + again)
     chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
     rate = STREAM_BYTES_PER_CLOCK if plan.unit_axes else HBM_BYTES_PER_CLOCK
-    hbm = (read * chunk + p.out_bytes) / (rate * min(1.0, active * 1.05))
+    reached = min(1.0, active * 1.05) ** (STREAM_ACTIVE if plan.unit_axes else 1.0)
+    hbm = (read * chunk + p.out_bytes) / (rate * reached)
     outside = waves * trips * (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
     if plan.unit_axes:
         late = OUTSIDE_SHARE * (outside / STREAM_OUTSIDE_BYTES_PER_CLOCK / hbm) ** 2

@@ -155,7 +155,7 @@ class Planner:
         streamed = sum(n for n, one in zip(self.side_bytes(tile), once, strict=True) if one)
         staging = self.staging_bytes(plan, tile, p) * plan.store_buffers
         own = plan.num_stages * self.slot_bytes(tile) + staging + self.spare_bytes
-        return Stream(streamed, own, p.grid)
+        return Stream(streamed, -(-p.trips // plan.split_k), own, p.grid)
 
     def in_turns(self, base: Plan) -> Plan:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.

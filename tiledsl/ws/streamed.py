@@ -14,12 +14,12 @@ from tiledsl.ws.cost import Cost
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.plan import revised
 
-PREFETCH_BYTES = 128 * 1024
-"""Of a stream that the CTAs of an SM fetch into L2 before the kernel before has ended: M = 1, 8,
-16, 32, 48, 64, N = K = 8192, 64 x 128 one-shot, to cuBLAS: 64 KB 1.084, 1.063, 1.062, 1.064, 1.055,
-1.050; 96 KB 1.093, 1.073, 1.073, 1.072, 1.061, 1.053; 128 KB 1.099, 1.080, 1.079, 1.075, 1.058,
-1.051. At a promotion of 256 bytes 160 KB were 0.02 and 256 KB 0.09 behind 96 KB: they take HBM from
-the kernel that still runs.
+LEAST_BYTES, SHARE, MOST_BYTES = 32 * 1024, 8, 128 * 1024
+"""Of a stream that the CTAs of an SM fetch into L2 before the kernel before has ended: the first and
+a part of what a program reads. What is more takes HBM from the kernel that still runs; the longer
+programs take, the further apart they end. To cuBLAS, of 1 MB a program (M = 16, N = K = 8192): none
+0.97, 64 KB 1.062, 96 KB 1.073, 128 KB 1.079, 160 KB 1.068; of 512 KB (fp8) 96 KB 1.20, 128 KB 1.19; of
+256 KB (N = K = 4096) none 1.38, 32 KB 1.46, 64 KB 1.48, 96 KB 1.45, 128 KB 1.38.
 """
 STREAM_LINE_BYTES = 128
 """Promotion in L2 of what HBM bounds. To 256 bytes a request fetches its neighbour, too, which the
@@ -31,13 +31,26 @@ next box asks for at the same time: 4 to 5 % of few rows. Where L2 bounds, 256 i
 class Stream:
     """What is streamed in an iteration, and what a CTA takes of its SM.
 
-    num_bytes: of an iteration; 0 where no operand is read by one program alone.
-    cta_bytes: of shared memory. grid: programs per axis.
+    num_bytes: of an iteration; 0 where no operand is read by one program alone. trips: of a CTA in
+    the loop. cta_bytes: of shared memory. grid: programs per axis.
     """
 
     num_bytes: int
+    trips: int
     cta_bytes: int
     grid: tuple[int, int, int]
+
+    def iterations(self, plan: Plan, *, bound: bool, late: bool, per_sm: int) -> int:
+        """Of how many the stream is fetched ahead.
+
+        Not more than its ring takes beside a slot that is read. bound: HBM bounds the kernel;
+        others fetch half as much, where all programs run at once.
+        """
+        if not plan.pdl or not self.num_bytes or (late or plan.persistent) > bound:
+            return 0
+        own = min(MOST_BYTES, LEAST_BYTES + self.num_bytes * self.trips // SHARE)
+        most = own // (per_sm * self.num_bytes) if bound else own // (2 * self.num_bytes)
+        return min(most, max(1, plan.num_stages - 1))
 
     def resident(self, plan: Plan, target: Target) -> tuple[int, int]:
         """Programs that run at once where each is a CTA or a cluster; CTAs of an SM."""
@@ -58,10 +71,7 @@ def with_stream(plan: Plan, cost: Cost, s: Stream, target: Target, asked: int | 
     first, per_sm = s.resident(plan, target)
     late = not plan.persistent and prod(s.grid) > first
     if asked is None:
-        known = bound and plan.pdl and s.num_bytes
-        # The ring has room for as much at once, but for a slot.
-        most = PREFETCH_BYTES // (per_sm * s.num_bytes) if known else 0
-        asked = min(most, max(1, plan.num_stages - 1))
+        asked = s.iterations(plan, bound=bound, late=late, per_sm=per_sm)
     if not asked:
         return plan
     return revised(plan, prefetch=asked, prefetch_programs=first if late else 0)

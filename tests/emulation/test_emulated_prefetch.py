@@ -48,6 +48,13 @@ def test_values_and_boxes(name: str, size: str) -> None:
     assert made.module.source.count("tma_prefetch(&b_map") == -(-int(options["BK"]) // 64)
 
 
+def test_more_programs_than_run_at_once() -> None:
+    """The first ones alone fetch ahead."""
+    made = check(Problem(16, 64 * 134, 136, order="NTN"), **STRUCTURES["one shot"])
+    assert made.plan.prefetch_programs == 132
+    assert "if ((int)blockIdx.y < 132) {" in made.module.source
+
+
 def test_the_rows_may_stream_as_well() -> None:
     made = check(Problem(200, 16, 136), BM=64, BN=16, BK=64, split_k=1, prefetch=3)
     assert "tma_prefetch(&a_map" in made.module.source

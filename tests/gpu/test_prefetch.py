@@ -27,7 +27,9 @@ def seeded():
     torch.manual_seed(SEED)
 
 
-@pytest.mark.parametrize("shape", [(16, 8192, 4096), (13, 1032, 200), (16, 520, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(16, 8192, 4096), (16, 16384, 200), (13, 1032, 200), (16, 520, 64)], ids=str
+)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_values(name, shape):
     run(*shape, repeats=5, **OPTIONS[name])

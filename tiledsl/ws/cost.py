@@ -42,12 +42,12 @@ SMEM_BYTES_PER_CLOCK = 128.0
 STREAM_ACTIVE = 0.75
 """Of SMs without work others take a part beside a stream: 96 CTAs reach 0.82 of HBM, 112 0.9."""
 FLIGHT_SHARE, FLIGHT_BYTES = 0.07, 8e6
-"""By how much HBM falls behind where that many bytes of a stream are asked for at a time; it goes by
-the square. M = 64, N = K = 8192: 33.5 us with 5 of 6 slots of 16 KB, 34.1 with 2 of 3 of 32 KB.
+"""By how much HBM falls behind where that many bytes of a stream are asked for at a time; it goes
+by the square. M = 64, N = K = 8192: 33.5 us with 5 of 6 slots of 16 KB, 34.1 with 2 of 3 of 32 KB.
 """
 CONSUMER_CLOCKS = 300
-"""Of each warpgroup that multiplies, beside a stream: M = 16, 32, 48, N = K = 4096, 64 x 128, split in
-two, 9.34, 9.66, 9.97 us with one, 9.75, 9.88, 10.22 with two.
+"""Of each warpgroup that multiplies, beside a stream: M = 16, 32, 48, N = K = 4096, 64 x 128, split
+in two, 9.34, 9.66, 9.97 us with one, 9.75, 9.88, 10.22 with two.
 """
 IDLE_SHARE, IDLE_SHARE_PLAIN = 0.5, 0.1
 """What a last wave that does not fill the SMs costs a stream, of the share that is idle: where CTAs

@@ -27,9 +27,9 @@ from tiledsl.ws.refusals import illegal
 from tiledsl.ws.refusals import no_stream
 from tiledsl.ws.refusals import no_tile
 from tiledsl.ws.refusals import refusal
+from tiledsl.ws.stores import is_turned
 from tiledsl.ws.streamed import Stream
 from tiledsl.ws.streamed import with_stream
-from tiledsl.ws.stores import is_turned
 
 MAX_STAGES = 20
 CHANNEL_REGS = 8

@@ -15,15 +15,16 @@ from tiledsl.ws.plan import Plan
 from tiledsl.ws.plan import revised
 
 LEAST_BYTES, SHARE, MOST_BYTES = 32 * 1024, 8, 128 * 1024
-"""Of a stream that the CTAs of an SM fetch into L2 before the kernel before has ended: the first and
-a part of what a program reads. What is more takes HBM from the kernel that still runs; the longer
-programs take, the further apart they end. To cuBLAS, of 1 MB a program (M = 16, N = K = 8192): none
-0.97, 64 KB 1.062, 96 KB 1.073, 128 KB 1.079, 160 KB 1.068; of 512 KB (fp8) 96 KB 1.20, 128 KB 1.19; of
-256 KB (N = K = 4096) none 1.38, 32 KB 1.46, 64 KB 1.48, 96 KB 1.45, 128 KB 1.38.
+"""Of a stream that the CTAs of an SM fetch into L2 before the kernel before has ended: the first
+and a part of what a program reads. What is more takes HBM from the kernel that still runs; the
+longer programs take, the further apart they end. To cuBLAS, of 1 MB a program (M = 16, N = K =
+8192): none 0.97, 64 KB 1.062, 96 KB 1.073, 128 KB 1.079, 160 KB 1.068; of 512 KB (fp8) 96 KB 1.20,
+128 KB 1.19; of 256 KB (N = K = 4096) none 1.38, 32 KB 1.46, 64 KB 1.48, 96 KB 1.45, 128 KB 1.38.
 """
 STREAM_LINE_BYTES = 128
-"""Promotion in L2 of what HBM bounds. To 256 bytes a request fetches its neighbour, too, which the
-next box asks for at the same time: 4 to 5 % of few rows. Where L2 bounds, 256 is up to 1 % better.
+"""Promotion in L2 where an operand is streamed. To 256 bytes a request fetches its neighbour, too,
+which the next box asks for at the same time: 4 to 5 % of few rows. Of tiles that are read again and
+again 256 is up to 1 % better.
 """
 
 
@@ -46,7 +47,7 @@ class Stream:
         Not more than its ring takes beside a slot that is read. bound: HBM bounds the kernel;
         others fetch half as much, where all programs run at once.
         """
-        if not plan.pdl or not self.num_bytes or (late or plan.persistent) > bound:
+        if not plan.pdl or not self.num_bytes or (not bound and (late or plan.persistent)):
             return 0
         own = min(MOST_BYTES, LEAST_BYTES + self.num_bytes * self.trips // SHARE)
         most = own // (per_sm * self.num_bytes) if bound else own // (2 * self.num_bytes)
@@ -66,7 +67,7 @@ def with_stream(plan: Plan, cost: Cost, s: Stream, target: Target, asked: int | 
     that does not run at once only the first programs fetch. asked: the launch option.
     """
     bound = cost.bottleneck == "HBM"
-    if bound or plan.unit_axes:
+    if plan.unit_axes:
         plan = revised(plan, l2_promotion_bytes=min(plan.l2_promotion_bytes, STREAM_LINE_BYTES))
     first, per_sm = s.resident(plan, target)
     late = not plan.persistent and prod(s.grid) > first

@@ -23,9 +23,11 @@ from tiledsl.errors import ScheduleError
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import tma
-from tiledsl.ws.streamed import PREFETCH_BYTES
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.simulate import simulate
+from tiledsl.ws.streamed import LEAST_BYTES
+from tiledsl.ws.streamed import MOST_BYTES
+from tiledsl.ws.streamed import SHARE
 
 BF16 = ml_dtypes.bfloat16
 GOLDEN = Path(__file__).parents[2] / "golden" / "kernels"
@@ -109,7 +111,9 @@ def test_a_kernel_bound_by_hbm_fetches_its_stream_ahead(shape: tuple[int, int, i
     kernel = first(matmul_request(*shape))
     plan = plan_of(kernel)
     streamed = int(kernel.constants["BN"]) * int(kernel.constants["BK"]) * 2
-    assert plan.prefetch == min(PREFETCH_BYTES // streamed, plan.num_stages - 1) > 0
+    own = int(kernel.constants["BN"]) * shape[2] * 2 // plan.split_k
+    expected = min(MOST_BYTES, LEAST_BYTES + own // SHARE) // streamed
+    assert plan.prefetch == min(expected, plan.num_stages - 1) > 0
     assert f"prefetch {plan.prefetch}" in plan.describe()
     maps = {o.map.name for o in before_the_wait(kernel)}
     assert maps == {"b_map"}
@@ -146,7 +150,14 @@ def test_two_ctas_of_an_sm_share_what_is_fetched() -> None:
     request = matmul_request(16, 64 * 300, 8192, BM=16, BN=64, BK=64, persistent=False,
                              split_k=1, num_stages=9)  # fmt: skip
     plan = plan_of(first(request))
-    assert (plan.prefetch, plan.prefetch_programs) == (PREFETCH_BYTES // 2 // 8192, 264)
+    assert (plan.prefetch, plan.prefetch_programs) == (MOST_BYTES // 2 // 8192, 264)
+
+
+@pytest.mark.parametrize(("K", "count"), [(1024, 2), (4096, 4)])
+def test_a_stream_that_hbm_does_not_bound_fetches_half_as_much(K: int, count: int) -> None:
+    """A program reads 64 KB and 256 KB: 40 KB and 64 KB if HBM bounded it."""
+    request = matmul_request(128, 4096, K, BM=128, BN=64, BK=64, split_k=2, swap_operands=False)
+    assert plan_of(first(request)).prefetch == count
 
 
 # ---------------------------------------------------------------------- which boxes

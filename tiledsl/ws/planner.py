@@ -125,9 +125,7 @@ class Planner:
             for plan in self.variants(self.in_turns(base), tile, problem):
                 for done in self.completed(plan, tile, problem):
                     cost = estimate(done, problem, self.target.num_sms, self.multicast(done))
-                    stream = self.stream(done, tile, problem)
-                    asked = self.overrides.prefetch
-                    yield cost, with_stream(done, cost, stream, self.target, asked)
+                    yield cost, done
 
     def allowed(self, plan: Plan) -> bool:
         """Whether a plan honours the overrides."""
@@ -149,13 +147,17 @@ class Planner:
             return False  # the CTAs of a cluster that is asked for share operands
         return all(want is None or want == have for want, have in pairs)
 
-    def stream(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Stream:
-        """The operand that one program alone reads, and the room of a CTA."""
-        once = self.shape.read_once(plan.unit_axes) if plan.unit_axes else (False, False)
+    def settled(self, item: Ranked, p: Problem) -> Plan:
+        """The plan of a tile with what its price does not depend on."""
+        plan, tile = item.plan, item.tile
+        if not plan.unit_axes:
+            return plan
+        once = self.shape.read_once(plan.unit_axes)
         streamed = sum(n for n, one in zip(self.side_bytes(tile), once, strict=True) if one)
         staging = self.staging_bytes(plan, tile, p) * plan.store_buffers
         own = plan.num_stages * self.slot_bytes(tile) + staging + self.spare_bytes
-        return Stream(streamed, -(-p.trips // plan.split_k), own, p.grid)
+        stream = Stream(streamed, -(-p.trips // plan.split_k), own, p.grid)
+        return with_stream(plan, item.cost, stream, self.target, self.overrides.prefetch)
 
     def in_turns(self, base: Plan) -> Plan:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.

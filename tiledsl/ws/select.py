@@ -127,6 +127,7 @@ class Ranking:
 
     graph: for the single-role kernel. declined: why nothing is specialised, if there are no plans.
     auto_dims: which dimensions of the dots each `tl.auto` constexpr is, where a flow may be tried.
+    settle: the plan of an item with what its price does not depend on.
     flow_first: whether the schedule of a flow is the better one, where there is one: sums of rows
     that are read beside the products cost the issuing warpgroup more than a flow's.
     """
@@ -136,6 +137,7 @@ class Ranking:
     items: list[Ranked] = field(default_factory=list[Ranked])
     auto_dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     lower: Callable[[tuple[int, int, int]], TileGraph] | None = None
+    settle: Callable[[Ranked], Plan] | None = None
     flow_first: bool = False
 
     def take(self, limit: int) -> Choice | None:
@@ -144,7 +146,9 @@ class Ranking:
             if item.registers <= limit:
                 del self.items[at]
                 assert self.lower is not None
-                return Choice(self.lower(item.tile), item.plan, item.cost, item.registers)
+                assert self.settle is not None
+                plan = self.settle(item)
+                return Choice(self.lower(item.tile), plan, item.cost, item.registers)
         return None
 
 
@@ -186,7 +190,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     single = _single_graph(request, lower, graph, autos, fixed)
     beside = any(found.beside for found in analysis.loops)
     dims = auto_dims(graph, set(autos)) if beside else {}
-    return Ranking(single, [], ranked, dims, lowered, beside)
+    return Ranking(single, [], ranked, dims, lowered, selector.settled, beside)
 
 
 def probe_constants(constants: Mapping[str, object]) -> dict[str, object]:
@@ -337,6 +341,7 @@ class _Selector:
         self.staged = bool(stored_geometry(analysis.stores, probe)[0])
         self.span = self.loop_span()
         self.outer = self.outer_trips()
+        self.planner = Planner(self.shape, request.overrides, request.target)
 
     def constants_of(self, tile: tuple[int, int, int]) -> dict[str, int]:
         """Values of the auto constexprs for a tile."""
@@ -535,5 +540,8 @@ class _Selector:
         return total
 
     def rank(self) -> list[Ranked]:
-        planner = Planner(self.shape, self.request.overrides, self.request.target)
-        return planner.best(self.tiles(), self.problem)
+        return self.planner.best(self.tiles(), self.problem)
+
+    def settled(self, item: Ranked) -> Plan:
+        """The plan of a ranked tile, complete."""
+        return self.planner.settled(item, self.problem(item.tile))

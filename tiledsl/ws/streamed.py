@@ -55,6 +55,8 @@ class Stream:
 
     def resident(self, plan: Plan, target: Target) -> tuple[int, int]:
         """Programs that run at once where each is a CTA or a cluster; CTAs of an SM."""
+        if plan.persistent:
+            return target.num_sms, 1
         own = self.cta_bytes + target.smem_reserved_bytes
         per_sm = max(1, target.smem_per_sm_bytes // own)
         return target.num_sms * per_sm // plan.split_k, per_sm

@@ -103,6 +103,7 @@ class Problem:
     reads_vectors: vectors come in the slots, and what is done with a product needs them.
     cuts_blocks: those of its columns change inside of a tile.
     copy_clocks: in which the threads of the load role start the copies of an iteration.
+    few_rows: one operand has so few that the other one is streamed.
     """
 
     grid: tuple[int, int, int]
@@ -121,6 +122,7 @@ class Problem:
     reads_vectors: bool = False
     cuts_blocks: bool = False
     copy_clocks: float = 0.0
+    few_rows: bool = False
 
     @property
     def product_clocks(self) -> float:
@@ -191,28 +193,31 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     reduce = 0.0
     if plan.split_k > 1:
         reduce = REDUCE_CLOCKS + reduce_bytes(plan, p) / DSMEM_BYTES_PER_CLOCK
-    if not plan.persistent:
+    streams = p.few_rows and bool(plan.unit_axes)
+    if streams and not plan.persistent:
         body += (waves - 1) * START_CLOCKS
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
     again = REREAD_SHARE * (min(p.rereads, 4) - 1)
     read = p.operand_bytes * (1 + again)
     chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
-    rate = STREAM_BYTES_PER_CLOCK if plan.unit_axes else HBM_BYTES_PER_CLOCK
-    reached = min(1.0, active * 1.05) ** (STREAM_ACTIVE if plan.unit_axes else 1.0)
+    rate = STREAM_BYTES_PER_CLOCK if streams else HBM_BYTES_PER_CLOCK
+    reached = min(1.0, active * 1.05) ** (STREAM_ACTIVE if streams else 1.0)
     hbm = (read * chunk + p.out_bytes) / (rate * reached)
     outside = waves * trips * (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
-    if plan.unit_axes:
+    if streams:
         late = OUTSIDE_SHARE * (outside / STREAM_OUTSIDE_BYTES_PER_CLOCK / hbm) ** 2
         hbm *= 1 + late + stream_waits(plan, p, tiles, clusters)
     else:
         hbm += outside / OUTSIDE_BYTES_PER_CLOCK
     if plan.cluster_size > 1:
-        body *= 1.004
+        body, reduce = body * 1.004, reduce * 1.004
     # Copies run on while the tensor core waits.
     waits = waves * trips * handoff_clocks(plan, p)
-    start = START_CLOCKS + (STAY_CLOCKS if plan.persistent and waves == 1 else 0)
-    start += CONSUMER_CLOCKS * plan.num_consumers if plan.unit_axes else 0
-    longest = max(body + waits + reduce, hbm + REDUCE_SHARE * reduce)
+    start = START_CLOCKS
+    if streams:
+        start += CONSUMER_CLOCKS * plan.num_consumers
+        start += STAY_CLOCKS if plan.persistent and waves == 1 else 0
+    longest = max(body + waits + reduce, hbm + REDUCE_SHARE * reduce * streams)
     total = longest + 0.1 * min(body + reduce, hbm) + start
     inside = "tensor core" if multiplies > per_slot_l2 else "L2"
     bound = "HBM" if hbm > body + reduce else inside

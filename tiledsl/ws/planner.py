@@ -216,7 +216,7 @@ class Planner:
         free = o.persistent is None and o.raster_group is None
         if free and s.top_level and not s.copied and not plan.ping_pong:
             at_once = prod(p.grid) <= self.target.num_sms
-            if at_once or self.unit_axes(p):
+            if at_once or (p.few_rows and self.unit_axes(p)):
                 yield revised(plan, persistent=False)
             if at_once:
                 return

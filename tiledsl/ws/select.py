@@ -463,6 +463,7 @@ class _Selector:
             self.cuts_blocks(tile),
             self.shape.copies(tile, indexed=True) * ROW_COPY_CLOCKS
             + self.shape.copies(tile, indexed=False) * COPY_CLOCKS,
+            any(0 < rows <= FEW_ROWS for rows in self.rows),
         )
 
     def cuts_blocks(self, tile: tuple[int, int, int]) -> bool:

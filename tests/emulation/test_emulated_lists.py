@@ -48,8 +48,9 @@ def whole(*shape: int) -> np.ndarray:
 SHAPES = [(130, 136, 72), (0, 64, 64), (1, 200, 80), (70, 8, 264), (64, 72, 0), (140, 64, 8)]
 PLANS = {
     "deferred": {"BM": 128, "BN": 128, "BK": 64, "num_consumers": 2},
-    "one consumer": {"BM": 64, "BN": 64, "BK": 64, "num_consumers": 1},
-    "swapped": {"BM": 16, "BN": 64, "BK": 64, "swap_operands": True},
+    "one consumer": {"BM": 64, "BN": 64, "BK": 64, "num_consumers": 1, "persistent": True},
+    "swapped": {"BM": 16, "BN": 64, "BK": 64, "swap_operands": True, "persistent": True},
+    "a CTA for each tile": {"BM": 64, "BN": 64, "BK": 64},
     "single role": {"BM": 64, "BN": 64, "BK": 32, "warp_specialize": False},
 }
 
@@ -71,7 +72,7 @@ def test_problems_of_all_sizes(name: str) -> None:
             assert made.certificate.proved
             assert made.plan.deferred == (name == "deferred")
             assert ("is_stored" in made.module.source) == (name == "deferred")
-            assert made.plan.dynamic
+            assert made.plan.dynamic == (name != "a CTA for each tile")
             assert "Table<TensorMap, 6> a_maps" in made.module.source
         for x, y, z in zip(*lists.values(), strict=True):
             want = (x.astype(F32) @ y.astype(F32)).astype(BF16)

@@ -66,7 +66,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Request:
-    """One specialisation. copies: a load role copies the operands that no tensor map loads."""
+    """One specialisation.
+
+    copies: a load role copies the operands that no tensor map loads. blocks: accesses through
+    pointers become accesses to blocks of tensors where they can.
+    """
 
     fn: Callable[..., object]
     specs: Mapping[str, Spec]
@@ -82,6 +86,7 @@ class Request:
     build: Build = field(default_factory=Build)
     f32_precision: str = ""
     copies: bool = False
+    blocks: bool = True
 
 
 def dump(request: Request, graph: TileGraph, name: str) -> None:

@@ -33,6 +33,8 @@ from tiledsl.errors import InternalError
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.debug import Assert
 from tiledsl.lowering import device_graph
 from tiledsl.lowering import with_views
@@ -40,6 +42,7 @@ from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.single import no_room
+from tiledsl.single import pointer_form
 from tiledsl.single import single
 from tiledsl.single import single_kernels
 from tiledsl.specialised import copying_kernels
@@ -53,6 +56,7 @@ from tiledsl.ws.analysis import Declined
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.refusals import not_specialised
 from tiledsl.ws.refusals import note_failure
+from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.single_role import SinglePlan
 
@@ -67,9 +71,10 @@ def modules(request: Request) -> Iterator[Kernel]:
     ranking = choose(request, device_graph)
     failures: list[str] = list(ranking.graph.facts.get("block_notes", ()))
     specialised = bool(ranking.items)
+    plain = pointer_form(given, request)
     sources = list(copying_kernels(given, ranking, failures))
     if not specialised or (ranking.flow_first and not request.overrides.structural):
-        sources.append(flow_kernels(request, flow_graph(request, ranking), ranking.declined))
+        sources += _flows(request, ranking, plain)
     if specialised:
         sources.append(planned_kernels(request, ranking, failures))
     for source in sources:
@@ -84,6 +89,8 @@ def modules(request: Request) -> Iterator[Kernel]:
         except (ScheduleError, ResourceError, CodegenError) as error:
             note_failure(failures, error)
     check_honoured(request, ranking.declined, failures)
+    if plain is not None:
+        request, ranking = plain[0], Ranking(plain[1], ranking.declined)
     try:
         for made in single_kernels(request, ranking):
             made.python_seconds = time.perf_counter() - start
@@ -92,6 +99,17 @@ def modules(request: Request) -> Iterator[Kernel]:
             start = time.perf_counter()
     except ResourceError as error:
         raise no_room(request, ranking, failures, error) from None
+
+
+def _flows(
+    request: Request, ranking: Ranking, plain: tuple[Request, TileGraph, For] | None
+) -> list[Iterator[Kernel]]:
+    """Kernels of a flow, unless threads are to copy what it loads."""
+    if plain is not None and not request.overrides.structural:
+        by_threads = Declined("warp_specialize", "threads copy what the loop loads", plain[2].loc)
+        ranking.declined[:] = [by_threads]
+        return []
+    return [flow_kernels(request, flow_graph(request, ranking), ranking.declined)]
 
 
 def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:

@@ -16,6 +16,7 @@ from tiledsl.ir.ops.debug import Assert
 from tiledsl.ir.ops.mma import follow_precision
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.specs import PointerSpec
+from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
 from tiledsl.ws.blocks import described
 from tiledsl.ws.select import probe_constants
@@ -26,8 +27,8 @@ FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 
 TILE_PASSES = (
     "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
-    "fold-sums", "canonicalize", "narrow-selects", "uniform-steps", "unmask", "no-wrap", "cse",
-    "dce", "cheap-exponentials", "sums-with-one", "dce",
+    "fold-sums", "canonicalize", "join-quotients", "narrow-selects", "uniform-steps", "unmask",
+    "no-wrap", "cse", "dce", "cheap-exponentials", "sums-with-one", "dce",
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph
         graph.erase(op)
     if asserts:
         run_passes(graph, ("dce",), request.target)
-    made = block_accesses(graph, copies=request.copies)
+    made = block_accesses(graph, copies=request.copies) if request.blocks else Blocks()
     if made.views:
         run_passes(graph, TILE_PASSES, request.target)
     graph.facts["views"] = tuple(made.views)

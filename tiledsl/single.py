@@ -15,13 +15,18 @@ from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.smem_ring import Ring
+from tiledsl.ir.specs import TensorView
+from tiledsl.ir.specs import factors_in
 from tiledsl.lowering import device_graph
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.select import Ranking
+from tiledsl.ws.single_layout import copies_suffice
 from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_layout import space_of
 from tiledsl.ws.single_role import Limits
@@ -29,6 +34,34 @@ from tiledsl.ws.single_role import SinglePlan
 from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.stay import obstacle_to_staying
 from tiledsl.ws.turned_rows import turn_rows
+
+MATRIX_RANK, GROUP_WARPS = 2, 4
+
+
+def pointer_form(given: Request, request: Request) -> tuple[Request, TileGraph, For] | None:
+    """The program as it is given, where threads copy all that its loops load for the dots.
+
+    None unless some view of `request` lies at a place that a length of another dimension gives, as
+    `batch * T`, and one warpgroup computes: threads find such places once, the program's masks cost
+    them less than bounds, and several CTAs on an SM hide more than one consumer does.
+    """
+    is_small = request.num_warps is not None and request.num_warps <= GROUP_WARPS
+    if not (is_small and any(_is_packed(view) for view in request.views)):
+        return None
+    if any(isinstance(c, Auto) for c in request.constants.values()):
+        return None
+    given = replace(given, blocks=False)
+    graph = device_graph(given, given.constants)
+    asked = given.overrides.num_stages
+    loop, _ = copies_suffice(graph, given.num_warps, given.target, asked)
+    return None if loop is None else (given, graph, loop)
+
+
+def _is_packed(view: TensorView) -> bool:
+    """Whether a dimension's stride is a product with the extent of another one."""
+    lengths = {name for size in view.shape if size is not None for name in factors_in(size)[1]}
+    steps = {name for size in view.strides for name in factors_in(size)[1]}
+    return len(view.shape) > MATRIX_RANK and bool(lengths & steps)
 
 
 def single_kernels(request: Request, ranking: Ranking) -> Iterator[Kernel]:

@@ -40,6 +40,7 @@ from tiledsl.ws.flow_plan import FlowPlan
 from tiledsl.ws.flow_plan import plan_flow
 from tiledsl.ws.flow_tiles import choose_flow_tiles
 from tiledsl.ws.handed import handed_numbers
+from tiledsl.ws.kept import keep_indexes
 from tiledsl.ws.kept import lay_out_copies
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
@@ -48,6 +49,7 @@ from tiledsl.ws.partition import build_producer
 from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.pointer_operands import pointer_operand
 from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.refusals import BY_OPTIONS
 from tiledsl.ws.refusals import fewer_slots
@@ -64,6 +66,7 @@ from tiledsl.ws.stores import stored_geometry
 MAX_ATTEMPTS = 4
 
 
+LOADED_BY_CONSUMERS = "the consumers would load an operand of the dot through pointers themselves"
 MAX_REGISTERS = 1 << 10
 """Specialised plans tried before the single-role kernel when NVRTC reports spills or
 serialisation.
@@ -143,6 +146,10 @@ def flow_kernels(request: Request, graph: TileGraph, declined: list[Declined]) -
             declined[:] = [
                 Declined("warp_specialize", "threads copy what the loop loads", loop.loc)
             ]
+            return
+        load = pointer_operand(graph)
+        if load is not None:
+            declined[:] = [Declined("warp_specialize", LOADED_BY_CONSUMERS, load.loc)]
             return
     run_passes(graph, ("defer-sums", "cse", "dce"), request.target)
     cut_stores(graph)
@@ -252,6 +259,7 @@ def lower_roles(
     if len(roles) < 2:
         raise ScheduleError("no loop runs here, so that there is nothing to copy for a role")
     consumer = next(r for r in roles if not (r.single_thread or r.copies))
+    keep_indexes(out, consumer)
     notes += assign_layouts(out, consumer.body, consumer.num_warps)
     fuse_accesses(out, consumer.body, out.facts.get("divisors", {}))
     notes += lay_out_copies(out, [r for r in roles if r.copies])

@@ -13,7 +13,7 @@ from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.runtime.interop import numpy_view
 
-AHEAD = "loads of the next iteration before the work of each"
+AHEAD = "loads of the next"
 
 
 @tiledsl.jit
@@ -113,3 +113,53 @@ def test_many_bytes_stay() -> None:
     args = [torch.rand(4, 8192), torch.empty(8192), 4, 8192]
     notes = compiled(long_rows, args, num_warps=4)[0].notes
     assert any("256 bytes a thread, 64 are the most" in note for note in notes)
+
+
+@tiledsl.jit
+def moving_rows(x, w, y, n, stride, BLOCK: tl.constexpr):
+    """Pointers that the loop moves; a maximum that is carried, and one register of each load."""
+    at = tl.arange(0, BLOCK)
+    rows, scale = x + at, w
+    total = tl.zeros((BLOCK,), tl.float32)
+    most = float("-inf")
+    for _ in range(n):
+        s = tl.load(scale)
+        most = tl.maximum(most, s)
+        total += tl.load(rows) * s
+        rows += stride
+        scale += 1
+    tl.store(y + at, total + most)
+
+
+@pytest.mark.parametrize("n", range(10))
+def test_groups_of_iterations(n: int) -> None:
+    """Small loads of four iterations come together; rows beyond the end hold NaN."""
+    torch.manual_seed(n)
+    x, w, y = torch.randn(10, 40), torch.randn(10), torch.full((32,), float("nan"))
+    x[n:], w[n:] = float("nan"), float("nan")
+    notes = emulated(moving_rows, [x, w, y, n, 40, 32], num_warps=1)
+    assert n == 1 or any(f"{AHEAD} " in note and " as many" in note for note in notes), notes
+    most = w[:n].max() if n else torch.tensor(float("-inf"))
+    torch.testing.assert_close(y, (x[:n, :32] * w[:n, None]).sum(0) + most)
+
+
+@tiledsl.jit
+def blocks_of_a_row(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    p = x + at
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, n, BLOCK):
+        total += tl.load(p, mask=k + at < n, other=0.0)
+        p += BLOCK
+    tl.store(y + at, total)
+
+
+@pytest.mark.parametrize("n", [0, 5, 32, 33, 100])
+def test_moved_pointers_in_steps(n: int) -> None:
+    """A loop over blocks of a row may have one iteration: each loads for the next one alone."""
+    x, y = torch.randn(128), torch.full((32,), float("nan"))
+    x[n:] = float("nan")
+    notes = emulated(blocks_of_a_row, [x, y, n, 32], num_warps=1)
+    assert any("loads of the next iteration" in note for note in notes), notes
+    padded = torch.cat([x[:n], torch.zeros(128 - n)])
+    torch.testing.assert_close(y, padded.view(4, 32).sum(0))

@@ -33,9 +33,11 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import axis_argument
 from tiledsl.ir.operands import compile_time_int
+from tiledsl.ir.operands import constant
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
 from tiledsl.ir.operands import is_sequence
+from tiledsl.ir.operands import literal_dtype
 from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
@@ -125,7 +127,19 @@ def lower_attribute(frame: Frame, node: ast.Attribute) -> object:
             return unwrap(found)
         if node.attr == "value":
             return base  # of a tl.constexpr, which is unwrapped already
-    raise NameUnresolved(f"{describe(base)} has no attribute {node.attr!r}")
+    method = _number_method(frame, node, base) if is_number(base) else None
+    if method is None:
+        raise NameUnresolved(f"{describe(base)} has no attribute {node.attr!r}")
+    return method
+
+
+def _number_method(
+    frame: Frame, node: ast.Attribute, base: bool | int | float
+) -> BoundMethod | None:
+    """`x.to(tl.float32)` after `x = float("-inf")`, which is a scalar in Triton."""
+    dtype = literal_dtype(base)
+    method = method_of(ScalarType(dtype), node.attr)
+    return None if method is None else BoundMethod(method, constant(frame.mark(node), base, dtype))
 
 
 def _member(base: LanguageObject, name: str) -> object:

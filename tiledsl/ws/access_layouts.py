@@ -219,7 +219,10 @@ def better_layout(op: Access, layout: Layout, facts: AxisFacts, num_warps: int) 
     if facts.of(op.pointer).axes[wanted.order[0]].contiguity == 1:
         return None
     best = shaped_layout(type_.shape, num_warps, wanted)
-    return _cheaper(layout, best, access_cost(op, layout, facts), access_cost(op, best, facts))
+    now, then = access_cost(op, layout, facts), access_cost(op, best, facts)
+    # Behind all loops, room for an exchange would be taken from what the loops copy ahead.
+    convert = _exchange_cost(layout, best, wanted) if _depth(op) else CONVERT_SECTORS
+    return _cheaper(layout, best, now, then, convert)
 
 
 def better_block_layout(op: Load | Store, layout: Layout, num_warps: int) -> Layout | None:
@@ -247,9 +250,23 @@ def better_block_layout(op: Load | Store, layout: Layout, num_warps: int) -> Lay
     return _cheaper(layout, best, cost(layout), cost(best))
 
 
-def _cheaper(layout: Layout, best: Layout, now: float, then: float) -> Layout | None:
+def _exchange_cost(layout: Layout, best: Layout, wanted: Shape) -> float:
+    """What an element costs on its way from one layout to another.
+
+    Neighbours that both hold side by side go together: pairs of an accumulator, and whole vectors
+    on the way back.
+    """
+    have, want = vector_dim(layout), vector_dim(best)
+    if have is None or want is None or not have[0] == want[0] == wanted.order[0]:
+        return CONVERT_SECTORS
+    return ISSUE_SECTORS * (1 / min(have[1], want[1]) + 1 / want[1])
+
+
+def _cheaper(
+    layout: Layout, best: Layout, now: float, then: float, convert: float = CONVERT_SECTORS
+) -> Layout | None:
     """The best layout, where what it saves is worth an exchange between the threads."""
-    exchange = CONVERT_SECTORS * layout.num_regs
+    exchange = convert * layout.num_regs
     return None if now < MIN_GAIN * then or now < then + exchange else best
 
 

@@ -214,8 +214,10 @@ def _is_empty(side: Side, divisors: Mapping[str, int]) -> bool:
 # ---------------------------------------------------------------------- indexes that wrap
 def _beyond_is_dropped(graph: TileGraph, value: Value, dim: int, side: Side) -> bool:
     """Whether rows whose index wrapped are stored nowhere: masks of all stores leave them out."""
-    assert isinstance(side.bound, Value)
-    limit = Sum.of([*_scalar(side.bound).products, *side.start.times(-1).products])
+    if not isinstance(side.bound, Value | int):
+        return False
+    end = Sum.number_of(side.bound) if isinstance(side.bound, int) else _scalar(side.bound)
+    limit = end + side.start.times(-1)
     seen: set[tuple[Value, int]] = set()
     pending = [(value, dim)]
     while pending:

@@ -100,8 +100,10 @@ def _side(address: Address, dim: int, extent: int) -> Side:
     if p.modulus is None:
         return Side(stride, Sum())
     assert p.inner is not None
-    if not is_int_argument(p.modulus):
+    if isinstance(p.modulus, Value) and not is_int_argument(p.modulus):
         raise NotAffine("a modulus is no argument")
+    if isinstance(p.modulus, int) and p.modulus < 1:
+        raise NotAffine(f"a modulus is {p.modulus}")
     return Side(stride, p.inner.uniform, p.modulus, wrap=True)
 
 
@@ -181,8 +183,9 @@ def _comparison(op: ew.Compare, dims: tuple[int | None, ...]) -> Iterator[Bound]
     (p,) = along
     assert p.dim is not None
     if p.modulus is not None:
-        within = difference.uniform.single is p.modulus and p.number == -1
-        if not within:
+        rest = difference.uniform
+        limit = rest.number if isinstance(p.modulus, int) else rest.single
+        if p.number != -1 or limit != p.modulus:
             raise NotAffine("the mask bounds a remainder")
         return
     rest = difference.uniform

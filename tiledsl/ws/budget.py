@@ -54,11 +54,12 @@ class SmemPlan:
         detail: str = "",
         hint: str = "",
         shapes: tuple[Shape, ...] = (),
+        at: int | None = None,
     ) -> int:
-        """Reserves bytes and returns their offset."""
-        offset = -(-self.end_bytes // align) * align
+        """Reserves bytes and returns their offset. at: where others lie that are done by then."""
+        offset = -(-(self.end_bytes if at is None else at) // align) * align
         self.blocks.append(Block(name, num_bytes, offset, detail, hint, shapes))
-        self.end_bytes = offset + num_bytes
+        self.end_bytes = max(self.end_bytes, offset + num_bytes)
         return offset
 
     def table(self, *, names: bool = False) -> str:

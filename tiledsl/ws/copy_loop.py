@@ -5,6 +5,10 @@ ones, and each iteration's copies are one group, empty or not: that the oldest g
 wait for all but the latest `ahead - 1`. One barrier an iteration makes what each thread waited for
 visible to all, and says that the slot written next is read no more. Copies beyond the last
 iteration are masked off.
+
+A proxy fence waits for all copies of its thread. Where an iteration has one, since threads write an
+operand of a dot, copies start behind it, at the end of the iteration: into the slot that this one
+has read, so that they come as many iterations ahead as there are slots.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.dot_operands import is_of_product
 from tiledsl.ws.dot_shapes import shape_of_dot
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import is_index
@@ -77,6 +82,24 @@ def dot_uses(graph: TileGraph, load: pointer.Load) -> list[tuple[mma.Dot, int, t
     return out
 
 
+def writes_operands(loop: For, direct: set[Value]) -> list[bool]:
+    """For each dot of a loop, whether threads write an operand of it in the loop.
+
+    direct: tiles that the tensor core reads where copies put them.
+    """
+    out: list[bool] = []
+    for dot in [op for op in loop.body.ops if isinstance(op, mma.Dot)]:
+        written = False
+        for side, value in enumerate((dot.a, dot.b)):
+            source = value
+            while isinstance(source.defining_op, tile.Transpose):
+                source = source.defining_op.a
+            inside = source.defining_op is not None and source.defining_op.parent is loop.body
+            written |= inside and source not in direct and (side == 1 or not is_of_product(source))
+        out.append(written)
+    return out
+
+
 @dataclass(frozen=True)
 class Ahead:
     """What copies of an iteration take: carried values at its start, and loaded indexes."""
@@ -96,7 +119,8 @@ class CopyLoop:
 
     ops: of the body that addresses and masks take. indexes: the loads among them. state: positions
     of the carried values that they take. depth: slots. dot: the dot whose products stay in flight
-    over the end of an iteration, or None. groups: warpgroups of the role.
+    over the end of an iteration, or None. groups: warpgroups of the role. late: whether copies
+    start at the end of an iteration. is_fenced: whether it has a fence before its first product.
     """
 
     loop: For
@@ -107,10 +131,14 @@ class CopyLoop:
     depth: int
     dot: mma.Dot | None
     groups: int
+    late: bool = False
+    is_fenced: bool = False
 
     @property
     def ahead(self) -> int:
         """Iterations between a copy and its use: a product in flight still reads one slot."""
+        if self.late:
+            return self.depth
         return self.depth - (1 if self.dot is None else 2)
 
     def describe(self) -> list[str]:
@@ -125,6 +153,8 @@ class CopyLoop:
             )
         at = self.loop.loc.short if self.loop.loc else "?"
         line = f"{at}: copies {self.ahead} iterations ahead"
+        if self.late:
+            line += ", at the end of one"
         if self.indexes:
             line += ", the indexes in their addresses one more"
         if self.dot is not None:
@@ -302,24 +332,30 @@ class _Rewrite:
         plan, old = self.plan, self.old
         b = Builder(self.graph, new.body, None, old.loc)
         b.add(CopyWait(pending=plan.ahead - 1))
-        if any(c.is_direct for c in plan.loads):
+        if any(c.is_direct for c in plan.loads) and not plan.is_fenced:
             b.add(barrier.AsyncFence())
         b.add(barrier.CtaSync())
         slots = [
             b.value(RingSlot(ring, slot), ring.name.replace("_ring", "_at")) for ring in self.rings
         ]
         product = self.issue(b, carried, slots) if plan.dot is not None else None
+        first = len(new.body.ops)
+        if plan.late:
+            b.add(barrier.CtaSync())
         ahead = b.value(ew.Constant(plan.ahead, self.iv_dtype))
         then = b.value(ew.Add(iv, b.value(ew.Mul(ahead, old.step))))
         distance = b.value(ew.Mul(wide(b, ahead), wide(b, old.step)))
         left = b.value(ew.Sub(wide(b, old.upper), wide(b, iv)))
-        target = self.turned(b, slot, plan.ahead)
+        target = slot if plan.late else self.turned(b, slot, plan.ahead)
         ready = self.copy(b, then, b.value(ew.Sub(left, distance)), ready, target)
+        copies = new.body.ops[first:] if plan.late else []
         if product is not None:
             b.add(mma.Wait((), pending=1))
         following = self.turned(b, slot, 1)
-        for op in list(old.body.ops):
-            self.graph.move_to(op, new.body)
+        for op in (*old.body.ops, *copies):
+            if op is not self.end:
+                self.graph.move_to(op, new.body)
+        self.graph.move_to(self.end, new.body)
         for a, fresh in zip((old.iv, *old.carried), (iv, *carried), strict=True):
             self.graph.replace_uses(a, fresh)
         if plan.dot is not None and product is not None:

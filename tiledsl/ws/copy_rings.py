@@ -15,6 +15,7 @@ from typing import TypeGuard
 from tiledsl.dtypes import float32
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.constants import trip_count
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -39,6 +40,7 @@ from tiledsl.ws.block_copies import as_pointers
 from tiledsl.ws.copy_loop import CopyLoop
 from tiledsl.ws.copy_loop import RingLoad
 from tiledsl.ws.copy_loop import dot_uses
+from tiledsl.ws.copy_loop import writes_operands
 from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_operands import is_promoted
@@ -91,7 +93,10 @@ def copy_rings(graph: TileGraph, region: Region, limits: RingLimits) -> list[str
             )
             continue
         facts = axis_facts(region, graph.facts.get("divisors", {}))
-        made, why = _decide(graph, loop, loads, facts, limits)
+        trips = trip_count(loop)
+        # More slots than iterations would stay empty.
+        depth = limits.depth if trips is None else max(2, min(limits.depth, trips))
+        made, why = _decide(graph, loop, loads, facts, replace(limits, depth=depth))
         notes += why
         if made is not None:
             notes += made.describe()
@@ -139,7 +144,14 @@ def _decide(
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     deep = limits.depth >= FLIGHT_SLOTS
     dot = _dot_in_flight(graph, loop, found, limits) if deep else None
-    plan = CopyLoop(loop, tuple(found), ops, used, state, limits.depth, dot, limits.groups)
+    writes = writes_operands(loop, {c.load.result for c in found if c.is_direct})
+    late = dot is None and any(writes)
+    # A late copy goes to the slot that was just read, so that one slot less suffices.
+    depth = max(2, limits.depth - 1) if late else limits.depth
+    plan = CopyLoop(
+        loop, tuple(found), ops, used, state, depth, dot, limits.groups,
+        late=late, is_fenced=late and writes[0],
+    )  # fmt: skip
     return plan, notes
 
 

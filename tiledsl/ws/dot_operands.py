@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import mma_accumulator
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
@@ -12,6 +14,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.dot_shapes import shape_of_dot
 
 ATOM_BYTES = 128
 
@@ -58,3 +61,33 @@ def in_ring(value: Value) -> bool:
 def is_MN_major(memory: SmemType, dim: int, whole: int) -> bool:
     """Whether wgmma can read an operand that is contiguous along M or N: whole boxes of 16 bits."""
     return memory.dtype.bits == 16 and memory.shape[dim] % whole == 0
+
+
+def is_of_product(value: Value) -> bool:
+    """Whether a value is computed of a product in the same block of the program."""
+    seen: set[Op] = set()
+    todo = [value.defining_op]
+    while todo:
+        op = todo.pop()
+        if op is None or op in seen or op.parent is not getattr(value.defining_op, "parent", None):
+            continue
+        seen.add(op)
+        if isinstance(op, mma.Dot | mma.Wait):
+            return True
+        todo += [v.defining_op for v in op.operands]
+    return False
+
+
+def stays_in_registers(op: mma.Dot, value: Value, side: int, num_warpgroups: int) -> bool:
+    """Whether the tensor core takes an operand from registers: a left one that lies as sums do.
+
+    So does what is computed of another product, the weights of attention among them.
+    """
+    type_ = operand_tile(value)
+    shape = shape_of_dot(op, num_warpgroups)
+    if side or shape.swapped or shape.split or type_.dtype.bits != 16 or type_.layout is None:
+        return False
+    M, K = type_.shape
+    if M != shape.M or K % 16 or not is_of_product(value):
+        return False
+    return type_.layout.same_places(mma_accumulator(M, K, num_warpgroups))

@@ -1,7 +1,7 @@
-"""Index math that is done once for a loop of copies: rows that a division finds stay in registers.
+"""Index math that is done once for a loop: rows that a division finds stay in registers.
 
 Addresses are made anew where they are used, which costs less than to keep them, unless a division
-is among what they are made of: a loop that copies would divide for each copy of each iteration.
+is among what they are made of: a loop would divide for each access of each iteration.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise_hints import Hint
+from tiledsl.ir.ops.pointer import Load
+from tiledsl.ir.ops.pointer import Store
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
@@ -41,12 +43,12 @@ def lay_out_copies(graph: TileGraph, roles: list[Role]) -> list[str]:
 
 
 def keep_indexes(graph: TileGraph, role: Role) -> int:
-    """Keeps rows and columns of indexes from in front of the loops of copies; returns how many."""
+    """Keeps rows and columns of indexes from in front of loops with accesses; returns how many."""
     finder = _Finder()
-    for copy in [op for op in role.body.walk() if isinstance(op, Copy)]:
-        loop = next((op for op in graph.enclosing(copy) if isinstance(op, For)), None)
+    for op in [op for op in role.body.walk() if isinstance(op, Copy | Load | Store)]:
+        loop = next((o for o in graph.enclosing(op) if isinstance(o, For)), None)
         if loop is not None:
-            finder.look(loop, [v for v in (copy.pointer, copy.mask) if v is not None])
+            finder.look(loop, [v for v in (op.pointer, op.mask) if v is not None])
     for value in finder.found:
         op = value.defining_op
         assert op is not None
@@ -61,24 +63,34 @@ class _Finder:
 
     def __init__(self) -> None:
         self.found: dict[Value, None] = {}
-        self._seen: set[Value] = set()
+        self._seen: set[tuple[For, Value]] = set()
         self._slow: dict[Value, bool] = {}
 
     def look(self, loop: For, values: list[Value]) -> None:
-        """Looks behind what copies in a loop take."""
+        """Looks behind what accesses in a loop take."""
         inside = {op.id for op in loop.body.walk()}
         work = list(values)
         while work:
             value = work.pop()
             op = value.defining_op
-            if op is None or value in self._seen or not isinstance(value.type, TileType):
+            if op is None or (loop, value) in self._seen or not isinstance(value.type, TileType):
                 continue
-            self._seen.add(value)
+            self._seen.add((loop, value))
             is_narrow = sum(n > 1 for n in value.type.shape) <= 1
             if op.id not in inside and is_narrow and self.is_slow(value):
-                self.found[value] = None
+                self.found[self._narrower(value)] = None
             elif isinstance(op, VIEWS) or is_index(op):
                 work += op.operands
+
+    def _narrower(self, value: Value) -> Value:
+        """The value of 32 bits or fewer that alone makes one of 64 bits slow; or the value."""
+        at = value
+        while _is_wide(at) and (op := at.defining_op) is not None:
+            slow = [v for v in op.operands if _is_tile(v) and self.is_slow(v)]
+            if len(slow) != 1:
+                return value
+            at = slow[0]
+        return at
 
     def is_slow(self, value: Value) -> bool:
         """Whether a division is among the index math behind a tile."""
@@ -91,6 +103,11 @@ class _Finder:
         if not (isinstance(op, VIEWS) or is_index(op)):
             return False
         return _divides(op) or any(self.is_slow(v) for v in op.operands if _is_tile(v))
+
+
+def _is_wide(value: Value) -> bool:
+    """Whether an element takes two registers."""
+    return isinstance(value.type, TileType) and value.type.dtype.bits > 32
 
 
 def _is_tile(value: Value) -> bool:

@@ -42,6 +42,7 @@ from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.scan import Scan
 from tiledsl.ir.ops.tile_asm import InlineAsm
 from tiledsl.ir.types import TileType
+from tiledsl.ws.access_layouts import Shape
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import anchor
 from tiledsl.ws.access_layouts import better_block_layout
@@ -55,6 +56,7 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
+from tiledsl.ws.shared_layouts import shared_shape
 from tiledsl.ws.short_rows import ShortRows
 from tiledsl.ws.short_rows import short_rows
 from tiledsl.ws.vector_stores import can_move
@@ -223,13 +225,14 @@ def _default(
     value: Value,
     num_warps: int,
     group: set[Value],
-    facts: AxisFacts,
+    shape: tuple[Shape | None, int],
     rows: ShortRows | None = None,
 ) -> Layout:
     """A coalesced layout for a group.
 
-    Its vectors lie along the contiguous dimension of a load or store that touches it. rows: of a
-    program that stores something of each; a thread has some that lie side by side.
+    Its vectors lie along the contiguous dimension of a load or store that touches it. shape: what
+    is wanted of it, and lanes of its fastest dimension. rows: of a program that stores something of
+    each; a thread has some that lie side by side.
     """
     type_ = value.type
     assert isinstance(type_, TileType)
@@ -245,7 +248,7 @@ def _default(
                 order = [fast, *(d for d in order if d != fast)]
                 vector = max(1, 16 // t.dtype.bytes)
                 break
-    wanted = group_shape(ops, facts, group, num_warps)
+    wanted, most_lanes = shape
     if wanted is not None:
         order, vector = list(wanted.order), wanted.vector
     if type_.rank:
@@ -256,7 +259,7 @@ def _default(
             vector //= 2
     combined = _combined(ops, group)
     warp_order = _warp_order(combined, order, type_.shape, num_warps)
-    lanes = 32
+    lanes = most_lanes
     share = prod(type_.shape) // (32 * num_warps)
     run_dim, most_run = _scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1, 1 << 30
     are_short = rows is not None and type_.shape == (rows.rows, rows.cols) and order == [1, 0]
@@ -363,13 +366,19 @@ def assign_layouts(
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
 
 
+def _is_block_of(op: Op, group: set[Value]) -> bool:
+    """Whether a group has a block that an op loads or stores."""
+    return isinstance(op, Load | Store) and not group.isdisjoint((*op.results, *op.operands))
+
+
 def _offer_copies(ops: list[Op], groups: _Groups, facts: AxisFacts, num_warps: int) -> None:
     """Copies lie as memory does, before anything else says how their addresses do."""
     copies: list[Op] = [op for op in ops if isinstance(op, Copy)]
     members = groups.among([c.results[0] for c in copies])
     for op in copies:
         mine = members[groups.root(op.results[0])]
-        groups.offer(op.results[0], _default(copies, op.results[0], num_warps, mine, facts))
+        wanted = group_shape(copies, facts, mine, num_warps)
+        groups.offer(op.results[0], _default(copies, op.results[0], num_warps, mine, (wanted, 32)))
 
 
 def _offer_reads(ops: list[Op], groups: _Groups, num_warps: int) -> None:
@@ -417,8 +426,12 @@ def _offer_defaults(
     def offer(v: Value) -> None:
         if groups.get(v) is None:
             mine = members[groups.root(v)]
-            groups.offer(v, _default(accesses, v, num_warps, mine, facts, rows))
+            shape = group_shape(accesses, facts, mine, num_warps), 32
+            if shape[0] is None and through and not any(_is_block_of(op, mine) for op in accesses):
+                shape = shared_shape(through, mine, num_warps) or shape
+            groups.offer(v, _default(accesses, v, num_warps, mine, shape, rows))
 
+    through: list[Op] = [o for o in ops if isinstance(o, mma.Dot | smem.Read)]
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
     for _, same in groupby([v for v in values if v in anchors], key=_size):
@@ -442,7 +455,8 @@ def _convert_accesses(
             notes += _convert_block(graph, op, num_warps, room)
             continue
         access = access_of(op)
-        if not isinstance(access, pointer.Load | pointer.Store):
+        unread = isinstance(access, atomic.Rmw) and not graph.has_uses(access.result)
+        if access is None or not (unread or isinstance(access, pointer.Load | pointer.Store)):
             continue
         if isinstance(access, pointer.Store) and not free(access.value):
             rows = row_layout(access, facts) if can_move(access, free) else None
@@ -461,7 +475,7 @@ def _convert_accesses(
         if problem := room.problem(value, want):
             notes.append(_stays(access, value, problem))
             continue
-        if isinstance(access, pointer.Store):
+        if not isinstance(access, pointer.Load):
             _convert_operand(graph, access, value, want)
         else:
             _convert_result(graph, access, value, want, have)

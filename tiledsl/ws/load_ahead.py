@@ -8,6 +8,7 @@ end is masked off.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tiledsl.dtypes import int1
@@ -27,11 +28,16 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.counted import count_scalars
+from tiledsl.ws.load_groups import group_iterations
+from tiledsl.ws.load_groups import iterations_at_once
 from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.slices import slice_of_iteration
 
 AHEAD_BYTES = 64
 """Bytes of a thread that may be on their way for the next iteration: 16 registers."""
+GROUP_BYTES = 16
+"""Bytes of a thread for which several iterations load together."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ def load_ahead(
         if not loads:
             continue
         where = loop.loc.short if loop.loc else "?"
+        count_scalars(graph, loop)
         found = _candidates(loop)
         if fetches and reduces(loop):
             found = [c for c in found if not _is_tile(c.load)]
@@ -67,6 +74,13 @@ def load_ahead(
         why = _obstacle(loop, found, num_threads)
         if why:
             notes.append(f"{where}: no loads ahead of their iteration: {why}")
+            continue
+        count = iterations_at_once(loop, _bytes_of_thread(found, num_threads), GROUP_BYTES)
+        if count > 1:
+            loads = functools.partial(_loads_of, found)
+            group_iterations(graph, loop, [c.load.result for c in found], loads, count)
+            what = f"loads of the next {count} iterations before the work of as many"
+            notes.append(f"{where}: {what}")
             continue
         _rewrite(graph, loop, found)
         notes.append(f"{where}: loads of the next iteration before the work of each")
@@ -100,6 +114,23 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     if bits > 8 * AHEAD_BYTES * num_threads:
         return f"{bits // (8 * num_threads)} bytes a thread, {AHEAD_BYTES} are the most"
     return _obstacle_to_order(loop, found)
+
+
+def _bytes_of_thread(found: list[Candidate], num_threads: int) -> int:
+    """What the loads of an iteration take of a thread, no less than one register each."""
+    total = 0
+    for c in found:
+        type_ = c.load.result.type
+        assert isinstance(type_, ScalarType | TileType)
+        count = type_.num_elements if isinstance(type_, TileType) else 1
+        total += max(4, -(-count // num_threads) * max(1, type_.dtype.bits // 8))
+    return total
+
+
+def _loads_of(
+    found: list[Candidate], b: Builder, mapping: dict[Value, Value], inside: Value
+) -> list[Value]:
+    return _loads(b, found, mapping, inside)
 
 
 def _obstacle_to_order(loop: For, found: list[Candidate]) -> str:

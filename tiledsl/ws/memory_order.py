@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from itertools import combinations
 
 from tiledsl.ir.analysis.affine import NotAffine
 from tiledsl.ir.analysis.affine import sum_of
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Effect
@@ -260,11 +260,70 @@ def _is_update(first: Load | Store, second: Load | Store) -> bool:
 
 
 def _are_apart(graph: TileGraph, accesses: list[Load | Store]) -> bool:
-    """Whether each element is touched once: no loop repeats an access, and no two blocks meet."""
-    if any(isinstance(around, For | While) for op in accesses for around in graph.enclosing(op)):
+    """Whether each element is touched once: no iteration repeats one, and no two blocks meet."""
+    for at, a in enumerate(accesses):
+        for b in accesses[at:]:
+            if isinstance(a, Load) and isinstance(b, Load):
+                continue
+            loops = [[o for o in graph.enclosing(op) if o.is_loop] for op in (a, b)]
+            moved = {v for ops in loops for loop in ops for v in _made_in(loop)}
+            if _lie_apart_without(a, b, moved):
+                continue
+            if not (a is b or lie_apart(a, b)) or not _advance(a, b, loops, moved):
+                return False
+    return True
+
+
+def _made_in(loop: Op) -> set[Value]:
+    """What may differ from one iteration of a loop to another."""
+    ops = [loop, *(op for region in loop.regions for op in region.walk())]
+    args = {v for op in ops for region in op.regions for v in region.args}
+    return args | {v for op in ops for v in op.results}
+
+
+def _advance(
+    a: Load | Store, b: Load | Store, loops: Sequence[Sequence[Op]], moved: set[Value]
+) -> bool:
+    """Whether no iteration of one loop around both touches what another one does.
+
+    Along some dimension both blocks move on by as much as they are long, or further.
+    """
+    if not any(loops):
+        return True
+    if loops[0] != loops[1] or len(loops[0]) != 1 or not isinstance(loops[0][0], For):
         return False
-    pairs = combinations(accesses, 2)
-    return all((isinstance(a, Load) and isinstance(b, Load)) or lie_apart(a, b) for a, b in pairs)
+    loop = loops[0][0]
+    step = constant_value(loop.step)
+    if step is None:
+        return False
+    for d in range(len(a.offsets)):
+        try:
+            first, second = sum_of(a.offsets[d]), sum_of(b.offsets[d])
+        except NotAffine:
+            continue
+        of_iv = [p for p in first.products if p.scalars == (loop.iv,)]
+        rest = [p for p in first.products if p not in of_iv]
+        if len(of_iv) != 1 or any(v in moved for p in rest for v in p.scalars):
+            continue
+        distance = (second + first.times(-1)).number
+        longest = max(a.block_shape[d], b.block_shape[d])
+        if distance is not None and abs(of_iv[0].number * step) >= longest + abs(distance):
+            return True
+    return False
+
+
+def _lie_apart_without(a: Load | Store, b: Load | Store, moved: set[Value]) -> bool:
+    """The same as `lie_apart` in whatever iterations: along a dimension that none of them moves."""
+    for d in range(len(a.offsets)):
+        try:
+            sums = [sum_of(op.offsets[d]) for op in (a, b)]
+        except NotAffine:
+            continue
+        if any(v in moved for s in sums for p in s.products for v in p.scalars):
+            continue
+        if _is_far(a, b, d):
+            return True
+    return False
 
 
 def lie_apart(a: Load | Store, b: Load | Store) -> bool:
@@ -272,11 +331,14 @@ def lie_apart(a: Load | Store, b: Load | Store) -> bool:
 
     Along some dimension they start at places whose distance is known and as large as the first one.
     """
-    for d in range(len(a.offsets)):
-        try:
-            distance = (sum_of(b.offsets[d]) + sum_of(a.offsets[d]).times(-1)).number
-        except NotAffine:
-            continue
-        if distance is not None and (distance >= a.block_shape[d] or -distance >= b.block_shape[d]):
-            return True
-    return False
+    return any(_is_far(a, b, d) for d in range(len(a.offsets)))
+
+
+def _is_far(a: Load | Store, b: Load | Store, d: int) -> bool:
+    try:
+        distance = (sum_of(b.offsets[d]) + sum_of(a.offsets[d]).times(-1)).number
+    except NotAffine:
+        return False
+    if distance is None:
+        return False
+    return distance >= a.block_shape[d] or -distance >= b.block_shape[d]

@@ -17,6 +17,7 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
+from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -25,12 +26,13 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.role import Role
-from tiledsl.ir.ops.smem_ring import Ring
+from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile_moves import Stack
 from tiledsl.ir.ops.tile_moves import Unstack
 from tiledsl.ir.types import ScalarType
@@ -44,8 +46,11 @@ from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_operands import operand_tile
 from tiledsl.ws.dot_operands import outer_loop
+from tiledsl.ws.dot_operands import stays_in_registers
 from tiledsl.ws.dot_shapes import DotShape
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.ring_places import ALIGN_BYTES
+from tiledsl.ws.ring_places import shared_ring_bytes
 from tiledsl.ws.scratch import scratch_bytes
 
 
@@ -80,11 +85,18 @@ def _unbatch(graph: TileGraph, op: mma.Dot) -> None:
 class DotLowering:
     """Lowers the dots of one role; buffers are shared by dots, which run one after the other.
 
-    top: where buffers are made.
+    top: where buffers are made. rings: start and end of the memory of rings, which dots outside of
+    their loops may use: it is free before the first copies, and when a loop has ended.
     """
 
     def __init__(
-        self, graph: TileGraph, role: Role, plan: SmemPlan, top: Builder, target: Target
+        self,
+        graph: TileGraph,
+        role: Role,
+        plan: SmemPlan,
+        top: Builder,
+        target: Target,
+        rings: tuple[int, int] | None = None,
     ) -> None:
         self.graph = graph
         self.role = role
@@ -94,6 +106,7 @@ class DotLowering:
         self.groups = max(1, role.num_warps // 4)
         self.buffers: dict[tuple[SmemType, int, int], Value] = {}
         self.shared: dict[int, int] = {}
+        self.rings = rings or (0, shared_ring_bytes(graph))
         self.zeroed = False
         self.ready: set[Value] = set()
         self.keeps = False
@@ -106,6 +119,7 @@ class DotLowering:
         for op in list(self.role.body.walk()):
             if isinstance(op, mma.Dot):
                 self.lower(op)
+        drop_double_syncs(self.graph, self.role.body)
         if self.zeroed:
             # Padding is written before anything else is; the barrier of the first dot orders it.
             self.graph.insert(self.role.body, 0, barrier.CtaSync())
@@ -182,7 +196,7 @@ class DotLowering:
         shape = shape_of_dot(op, self.groups)
         # What lies in a ring is complete, and nobody writes to it before the next iteration; what
         # was staged before the loop stays.
-        is_staged = any(not in_ring(v) and v not in self.ready for pair in pairs for v in pair)
+        is_staged = any(self.is_staged(v) for pair in pairs for v in pair)
         if is_staged:
             b.add(barrier.AsyncFence())
             b.add(barrier.CtaSync())
@@ -206,6 +220,10 @@ class DotLowering:
         return wait.results[0]
 
     # ------------------------------------------------------------------ staging
+    def is_staged(self, value: Value) -> bool:
+        """Whether threads have just written an operand, for which all of them wait."""
+        return not (isinstance(value.type, TileType) or in_ring(value) or value in self.ready)
+
     def staged(
         self, b: Builder, op: mma.Dot, *, first: int = 0, count: int = 0
     ) -> tuple[Value, Value]:
@@ -246,6 +264,8 @@ class DotLowering:
         found = None if count else self.ring_side(op, value, side)
         if found is not None:
             return found
+        if not count and stays_in_registers(op, value, side, self.groups):
+            return value
         K_dim = 1 - side
         K = count or operand_tile(value).shape[K_dim]
         memory = self.memory(shape, value, side, K)
@@ -254,14 +274,45 @@ class DotLowering:
         if loop is not None and self.keeps and not count:
             return self.kept(op, loop, value, memory, used)
         key = (memory, 2 * slot + side, used)
+        at = self.in_rings(op, side) if slot == 0 and not count else None
+        if at is not None:
+            key = (memory, -1 - at, 0)
         if key not in self.buffers:
-            at = None if used else self.shared.get(key[1])
+            if at is None:
+                at = None if used else self.shared.get(key[1])
             self.buffers[key] = self.buffer(memory, "ab"[side], op, value, at)
             self.zeroed |= used > 0
         start = [0, 0]
         start[K_dim] = first
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
+
+    def in_rings(self, op: mma.Dot, side: int) -> int | None:
+        """Where an operand is written to the memory of rings, by a dot outside of their loops."""
+        start, end = self.rings
+        if end == start or is_promoted(op) or operand_tile(op.a).dtype.name == "f32":
+            return None
+        around = [o for o in self.graph.enclosing(op) if isinstance(o, For | While)]
+        inner = (op for o in around for region in o.regions for op in region.walk())
+        if any(isinstance(o, RingSlot) for o in inner):
+            return None
+        at, found = start, None
+        for n, value in enumerate((op.a, op.b)):
+            if self.is_read_in_place(op, value, n):
+                continue
+            K = operand_tile(op.a).shape[1]
+            memory = self.memory(shape_of_dot(op, self.groups), value, n, K)
+            if outer_loop(op, value) is not None or memory.shape[1 - n] != K:
+                return None
+            found = at if n == side else found
+            at += -(-memory.bytes // ALIGN_BYTES) * ALIGN_BYTES
+        return found if at <= end else None
+
+    def is_read_in_place(self, op: mma.Dot, value: Value, side: int) -> bool:
+        """Whether the tensor core takes an operand from a ring or from registers."""
+        return self.ring_side(op, value, side) is not None or stays_in_registers(
+            op, value, side, self.groups
+        )
 
     def memory(self, shape: DotShape, value: Value, side: int, K: int) -> SmemType:
         """How an operand, or K elements of it, is staged."""
@@ -291,13 +342,14 @@ class DotLowering:
 
         keeps: whether operands that a loop does not change have buffers of their own.
         """
-        rings = [op for op in self.graph.walk() if isinstance(op, Ring | smem.Buffer)]
+        buffers: list[smem.Buffer] = self.graph.find(smem.Buffer)
         sizes: dict[tuple[SmemType, int, int], int] = {}
         for op, side, value, memory, forms in self.operands():
             is_kept = keeps and outer_loop(op, value) is not None
             sizes[memory, side, value.id if is_kept else 0] = memory.bytes * forms
-        slots = sum((r.depth if isinstance(r, Ring) else r.slots) * r.type_.bytes for r in rings)
-        return slots + sum(sizes.values()) + scratch_bytes(self.role)
+        placed = max((b.offset_bytes + b.slots * b.type_.bytes for b in buffers), default=0)
+        placed += shared_ring_bytes(self.graph)
+        return placed + sum(sizes.values()) + scratch_bytes(self.role)
 
     def operands(self) -> Iterator[tuple[mma.Dot, int, Value, SmemType, int]]:
         """Of all dots what may be staged: dot, side, value, memory, and how many forms of it."""
@@ -308,9 +360,12 @@ class DotLowering:
             is_f32 = a.dtype.name == "f32"
             is_read_from_slots = not is_f32 and not is_promoted(op)
             for side, value in enumerate((op.a, op.b)):
-                if not is_read_from_slots or self.ring_side(op, value, side) is None:
-                    memory = self.memory(shape, value, side, a.shape[1])
-                    yield op, side, value, memory, 2 if is_f32 and op.precision != "tf32" else 1
+                if is_read_from_slots and self.is_read_in_place(op, value, side):
+                    continue
+                if self.in_rings(op, side) is not None:
+                    continue
+                memory = self.memory(shape, value, side, a.shape[1])
+                yield op, side, value, memory, 2 if is_f32 and op.precision != "tf32" else 1
 
     def share(self) -> None:
         """One place for all dots' operands of a side: a dot is complete before the next is staged.
@@ -403,6 +458,20 @@ class DotLowering:
         follows = (tuple(range(type_.rank)),) * len(inputs)
         new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
+
+
+def drop_double_syncs(graph: TileGraph, region: Region) -> None:
+    """Erases barriers before which, since another one, nothing but registers has changed."""
+    met = False
+    for op in list(region.ops):
+        if isinstance(op, barrier.CtaSync):
+            if met:
+                graph.erase(op)
+            met = True
+        elif op.effect is not Effect.PURE or op.regions:
+            met = False
+        for inner in op.regions:
+            drop_double_syncs(graph, inner)
 
 
 def _body(type_: TileType, dtypes: list[DType]) -> Region:

@@ -36,6 +36,8 @@ from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.memory_order import order_layouts
+from tiledsl.ws.ring_places import ring_groups
+from tiledsl.ws.ring_places import shared_ring_bytes
 from tiledsl.ws.row_loops import reduces
 from tiledsl.ws.row_stores import store_rows
 from tiledsl.ws.scratch import SMALL_BYTES
@@ -57,6 +59,8 @@ MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
 PAIRED_SLOTS, PAIRED_WARPS = 3, 8
 """Slots that suffice where two CTAs of at most so many warps then share an SM."""
+MOST_THREADS = 512
+"""Threads on an SM that have 128 registers each."""
 
 _DOTS = (mma.Dot, mma.Issue)
 _MOVES = (tile.ConvertLayout, StoreRows, StoreSectors)
@@ -78,11 +82,10 @@ def laid_out(
     the launch; where it has no more programs than there are SMs, none of these is shared. room:
     for exchanges that make accesses better; by default what the program leaves.
     """
-    most = MOST_SLOTS if asked is None else asked
+    # One slot leaves nothing to copy to while the tile before is multiplied.
+    most = MOST_SLOTS if asked is None else max(asked, 2)
     if not graph.find(mma.Dot):
         return _attempt(graph, plan, target, asked or 0, room).laid_out(plan)
-    if most < 2:
-        return _attempt(graph, plan, target, most, room).laid_out(plan)
     made = _attempt(graph, plan, target, most, room)
     if made.problem:
         note = f"no rings: {made.problem}"
@@ -91,13 +94,14 @@ def laid_out(
     if not slot_bytes:
         return made.laid_out(plan)
     lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
-    rest = lowering.most_bytes() - most * slot_bytes
+    rest = lowering.most_bytes() - made.ring_bytes
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
     paired = (target.smem_per_sm_bytes // 2 - target.smem_reserved_bytes - rest) // slot_bytes
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
     if asked is None and is_crowded and paired >= PAIRED_SLOTS:
         depth = min(fits, paired)
         plan = replace(plan, min_blocks=max(plan.min_blocks, 2))
+    depth = _one_wave(depth, slot_bytes, rest, plan, target, prod(grid))
     note = ""
     if fits < most and asked is not None:
         note = f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"
@@ -106,7 +110,30 @@ def laid_out(
         depth = 0
     if depth != most:
         made = _attempt(graph, plan, target, depth, room)
+        while depth and made.shared_bytes(target) > target.smem_bytes:
+            # With smaller rings, operands of dots outside of the loops have no room in them.
+            depth = depth - 1 if depth > 2 else 0
+            made = _attempt(graph, plan, target, depth, room)
     return made.laid_out(plan, note)
+
+
+def _one_wave(
+    depth: int, slot_bytes: int, rest: int, plan: SinglePlan, target: Target, programs: int
+) -> int:
+    """Fewer slots, where all programs of the grid are then resident at once, which else wait.
+
+    Of registers, so many CTAs are taken to fit as leave each thread 128.
+    """
+    most = min(target.max_blocks_per_sm, MOST_THREADS // (32 * plan.num_warps))
+
+    def resident(slots: int) -> int:
+        size = rest + slots * slot_bytes + target.smem_reserved_bytes
+        return target.num_sms * min(most, target.smem_per_sm_bytes // size)
+
+    if resident(depth) >= programs:
+        return depth
+    fewer = [n for n in range(2, depth) if resident(n) >= programs]
+    return max(fewer, default=depth)
 
 
 def single_layout(
@@ -194,10 +221,21 @@ class _Attempt:
     problem: str
     stays: bool = False
 
+    def shared_bytes(self, target: Target) -> int:
+        """At most what all of it takes."""
+        top = Builder(self.graph)
+        return DotLowering(self.graph, self.role, SmemPlan(), top, target).most_bytes()
+
+    @property
+    def ring_bytes(self) -> int:
+        """What all rings take."""
+        return shared_ring_bytes(self.graph)
+
     @property
     def slot_bytes(self) -> int:
-        """What one slot of every ring takes."""
-        return sum(ring.type_.bytes for ring in self.graph.find(Ring))
+        """What one slot of the rings takes that are in use at the same time."""
+        groups = ring_groups(self.graph)
+        return max((sum(ring.type_.bytes for ring in group) for group in groups), default=0)
 
     def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:
         """The result, with one more note where there is something to say."""
@@ -219,8 +257,7 @@ def _attempt(
     if largest <= SMALL_BYTES:
         return made
     lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
-    rings = sum(ring.depth * ring.type_.bytes for ring in made.graph.find(Ring))
-    rest = lowering.most_bytes() - rings - largest
+    rest = lowering.most_bytes() - made.ring_bytes - largest
     left = target.smem_bytes - rest
     return made if largest <= left else _lay_out(graph, plan, target, depth, Room(max(left, 0)))
 

@@ -35,7 +35,6 @@ from tiledsl.ir.ops.pointer import Store as PointerStore
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role_programs import SendProgram
-from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.passes.fold_sums import fold_sums
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
@@ -52,6 +51,8 @@ from tiledsl.ws.free import only_moves
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.memory_order import order_scalars
+from tiledsl.ws.ring_places import ALIGN_BYTES
+from tiledsl.ws.ring_places import ring_groups
 from tiledsl.ws.row_loops import LOOP_REGISTERS
 from tiledsl.ws.row_loops import held_elements
 from tiledsl.ws.row_loops import parts_of_rows
@@ -529,9 +530,9 @@ class Lowering:
         self.top = Builder(graph, graph.body, 0)
 
     def run(self) -> SmemPlan:
-        self.place_rings()
+        rings = self.place_rings()
         for role in self.graph.find(Role):
-            DotLowering(self.graph, role, self.smem, self.top, self.target).run()
+            DotLowering(self.graph, role, self.smem, self.top, self.target, rings).run()
             message_on_mbarrier(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 exchange_on_mbarriers(self.graph, role, self.smem, self.top)
@@ -547,28 +548,37 @@ class Lowering:
         self.graph.level = Level.MACHINE
         return self.smem
 
-    def place_rings(self) -> None:
-        """Gives rings their shared memory, and zeros where these are not copied."""
+    def place_rings(self) -> tuple[int, int]:
+        """Gives rings their shared memory, and zeros where these are not copied.
+
+        Returns where the part of it begins and ends that others may use outside of the loops.
+        """
         zeroed = False
-        for ring in self.graph.find(Ring):
-            num_bytes = ring.depth * ring.type_.bytes
-            at = self.smem.take(
-                f"ring of {ring.result.name.removesuffix('_ring')}",
-                num_bytes,
-                detail=f"{ring.depth} x {'x'.join(map(str, ring.type_.shape))} {ring.type_.dtype}",
-                hint="fewer num_stages",
-                shapes=(ring.type_.shape,),
-            )
-            made = smem.Buffer(ring.type_, ring.depth, at, loc=ring.loc)
-            self.graph.replace_op(ring, made)
-            if ring.is_zeroed:
-                zeroed = True
-                for role in self.graph.find(Role):
-                    self.graph.insert(role.body, 0, smem.Zero(made.result, num_bytes))
+        start = -(-self.smem.end_bytes // ALIGN_BYTES) * ALIGN_BYTES
+        for n, group in enumerate(ring_groups(self.graph)):
+            at = None if n == 0 else start
+            for ring in group:
+                num_bytes = ring.depth * ring.type_.bytes
+                place = self.smem.take(
+                    f"ring of {ring.result.name.removesuffix('_ring')}",
+                    num_bytes,
+                    detail=f"{'' if n == 0 else 'shared with another loop; '}{ring.describe()}",
+                    hint="fewer num_stages",
+                    shapes=(ring.type_.shape,),
+                    at=at,
+                )
+                at = at if at is None else place + num_bytes
+                made = smem.Buffer(ring.type_, ring.depth, place, loc=ring.loc)
+                self.graph.replace_op(ring, made)
+                if ring.is_zeroed:
+                    zeroed = True
+                    for role in self.graph.find(Role):
+                        self.graph.insert(role.body, 0, smem.Zero(made.result, num_bytes))
         if zeroed:
             for role in self.graph.find(Role):
                 after = next(op for op in role.body.ops if not isinstance(op, smem.Zero))
                 self.graph.insert_before(after, barrier.CtaSync())
+        return start, start if zeroed else max(start, self.smem.end_bytes)
 
     def start_cluster(self, role: Role) -> None:
         """All CTAs run before one writes to another, which it does where threads first exchange."""

@@ -118,11 +118,7 @@ TDSL_FN float to_float(e5m2 x) {
 // Rounds to nearest even; the fp8 types saturate to their largest finite value. Thread. ISA: cvt.
 template <class T> TDSL_FN T from_float(float x);
 template <> TDSL_FN float from_float<float>(float x) { return x; }
-template <> TDSL_FN bf16 from_float<bf16>(float x) {
-  bf16 r;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
-  return r;
-}
+template <> TDSL_FN bf16 from_float<bf16>(float x) { return bf16{(u16)pack_bf16x2(x, 0.0f)}; }
 template <> TDSL_FN f16 from_float<f16>(float x) {
   f16 r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));

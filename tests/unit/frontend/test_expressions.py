@@ -356,6 +356,19 @@ def test_value_attributes(lower, stored) -> None:
     assert stored(lower(value_attributes, x, out)).type == TileType((8, 4), dtypes.float16)
 
 
+def number_methods(out: tl.Tensor):
+    low, three = float("-inf"), 3
+    out.store(0, tl.maximum(low.to(tl.float32), three.to(tl.float32)))
+    out.store(1, (2.25).exp2().to(tl.float16).to(tl.float32))
+
+
+def test_methods_of_numbers(run) -> None:
+    """Triton makes a scalar of a number that a variable holds."""
+    out = np.empty(2, np.float32)
+    run(number_methods, out)
+    np.testing.assert_allclose(out, [3.0, np.exp2(2.25)], rtol=1e-3)
+
+
 def scalar_names(x: tl.Tensor, n):
     y = n
     z = n + 1

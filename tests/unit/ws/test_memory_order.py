@@ -24,6 +24,13 @@ def rows_of_a_loop(x: tl.Tensor, y: tl.Tensor, n):
 
 
 @tiledsl.jit
+def rows_and_the_next(x: tl.Tensor, y: tl.Tensor, n, GAP: tl.constexpr):
+    for i in range(n):
+        y.store((2 * i, 0), x.load((i, 64), (1, 64)))
+        y.store((2 * i + GAP, 0), x.load((i, 0), (1, 64)))
+
+
+@tiledsl.jit
 def moved(x: tl.Tensor, n):
     row = tl.program_id(0)
     x.store((row + n, 0), x.load((row, 0), (1, 64)))
@@ -58,8 +65,11 @@ def test_a_load_and_a_store_that_lie_apart() -> None:
     assert "_sync();" in text(moved, 1)
 
 
-def test_iterations_of_a_loop_may_meet() -> None:
-    assert "_sync();" in text(rows_of_a_loop, 7)
+@pytest.mark.parametrize(("gap", "is_ordered"), [(1, False), (2, True)])
+def test_iterations_of_a_loop_may_meet(gap: int, is_ordered: bool) -> None:
+    assert "block_sync();" not in text(rows_of_a_loop, 7, num_warps=4)
+    source = text(rows_and_the_next, 7, GAP=gap, num_warps=4)
+    assert ("block_sync();" in source) == is_ordered
 
 
 def test_numbers_of_few_bits_wrap() -> None:

@@ -46,7 +46,7 @@ class Product:
     number: int = 1
     scalars: tuple[Value, ...] = ()
     dim: int | None = None
-    modulus: Value | None = None
+    modulus: Value | int | None = None
     inner: Sum | None = None
 
     @property
@@ -219,9 +219,10 @@ def _is_signed(value: Value) -> bool:
 
 def _remainder(op: ew.Mod, dims: Dims) -> Sum:
     """`(start + coordinate) % modulus` along one dimension."""
-    inner, modulus = sum_of(op.a, dims), sum_of(op.b, dims).single
+    inner, divisor = sum_of(op.a, dims), sum_of(op.b, dims)
+    modulus = divisor.single or divisor.number
     along = [p for p in inner.products if p.dim is not None]
-    if modulus is None or len(along) != 1 or along[0].number != 1 or along[0].scalars:
+    if not modulus or len(along) != 1 or along[0].number != 1 or along[0].scalars:
         raise NotAffine("a remainder is no plain index modulo a scalar")
     return Sum.of([Product(dim=along[0].dim, modulus=modulus, inner=inner)])
 

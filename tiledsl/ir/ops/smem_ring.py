@@ -35,6 +35,10 @@ class Ring(Op, opcode="smem.ring", levels=Level.WARP_SPECIALIZED, effect=Effect.
         if self.depth < 1:
             raise VerifyError(f"ring: depth is {self.depth}, expected 1 or more")
 
+    def describe(self) -> str:
+        """`3 x 64x64 bf16`."""
+        return f"{self.depth} x {'x'.join(map(str, self.type_.shape))} {self.type_.dtype}"
+
 
 class RingSlot(Op, opcode="smem.ring_slot", levels=LOWER, effect=Effect.SYNC):
     """Tile `index` (i32, equal in all threads) of a ring."""

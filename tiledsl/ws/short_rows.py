@@ -104,7 +104,9 @@ def ask_early(graph: TileGraph, region: Region) -> int:
             continue
         for each in (*needed, op):
             if region.ops.index(each) > region.ops.index(after):
-                graph.move_before(region.ops[region.ops.index(after) + 1], each)
+                behind = region.ops[region.ops.index(after) + 1]
+                if behind is not each:
+                    graph.move_before(behind, each)
                 after = each
         moved += 1
     return moved

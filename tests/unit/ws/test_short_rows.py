@@ -36,6 +36,19 @@ def scaled(
     tl.store(y + rows * n + cols, value * weight, mask=mask)
 
 
+@tiledsl.jit
+def scale_right_behind(x, w, y, total, n_rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    at = rows[:, None] * n + cols[None, :]
+    mask = (rows < n_rows)[:, None] & (cols < n)[None, :]
+    value = tl.load(x + at, mask=mask, other=0)
+    weight = tl.load(w + cols, mask=cols < n, other=0)
+    sums = tl.sum(value, axis=1)
+    tl.store(total + rows, sums, mask=rows < n_rows)
+    tl.store(y + at, value * weight[None, :], mask=mask)
+
+
 def norm_of(
     m: int, n: int, dtype: torch.dtype, *, centred: bool = True, **options: Any
 ) -> tuple[Kernel, dict[str, Any]]:
@@ -134,3 +147,11 @@ def test_what_a_program_stores_is_not_asked_for_before(*, before: bool) -> None:
     weight = torch.arange(n) * 2.0 if before else w
     torch.testing.assert_close(y, x * weight)
     torch.testing.assert_close(total, x.sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_asked_for_right_behind_the_rows_stays_there() -> None:
+    x, y = (torch.empty(4096, 256, device="meta") for _ in range(2))
+    w, total = (torch.empty(size, device="meta") for size in (256, 4096))
+    text = scale_right_behind.cuda(x, w, y, total, 4096, 256, ROWS=16, BLOCK=256, grid=(256,))
+    places = [text.index(part) for part in ("(value_1, ", "(weight_1, ", "(sums_1, ")]
+    assert places == sorted(places)

@@ -20,6 +20,13 @@ def gelu(x, y, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def far_from_one(x, y, SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    """A sum with a number, of which a small or large multiple is multiplied by 1 + erf."""
+    value = tl.load(x + tl.arange(0, BLOCK)) + tl.load(x)
+    tl.store(y + tl.arange(0, BLOCK), value * SCALE * (1.0 + tl.erf(value)) * (1 / SCALE))
+
+
+@tiledsl.jit
 def one_less(x, y, BLOCK: tl.constexpr):
     value = tl.load(x + tl.arange(0, BLOCK))
     tl.store(y + tl.arange(0, BLOCK), 1.0 - tl.erf(value))
@@ -80,3 +87,12 @@ def test_erf_alone_keeps_its_precision() -> None:
     x, y, text = outcome(alone)
     assert "erf_absolute" not in text
     assert y[1].item() == pytest.approx(torch.erf(x)[1].item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("power", [-64, -20, -9, 9, 20, 64])
+def test_multiples_whose_powers_are_no_numbers(power: int) -> None:
+    x, y = torch.linspace(-5, 5, BLOCK), torch.empty(BLOCK)
+    run(far_from_one, [x, y, 2.0**power, BLOCK])
+    value = (x + x[0]).double()
+    want = value * (1 + torch.erf(value))
+    assert ((y - want) / value.abs().clamp(min=1)).abs().max().item() <= 4e-7

@@ -45,7 +45,7 @@ def sums_with_one(graph: TileGraph, target: Target) -> PassReport:
         if not users or not all(_adds_constant(u) for u in users):
             continue
         base, scale = _scaled(op.a)
-        if not _SCALES[0] <= scale <= _SCALES[1]:
+        if not _is_scale(scale):
             base, scale = op.a, 1.0
         new = op.rebuild({op.a: base}, absolute=True, scale=scale)
         graph.replace_op(op, new)
@@ -53,6 +53,10 @@ def sums_with_one(graph: TileGraph, target: Target) -> PassReport:
         for product in [p for user in users for p in _fused(graph, user, base)]:
             changes += 1 + _halve(graph, new, base, product.a.defining_op)
     return PassReport("sums-with-one", changes)
+
+
+def _is_scale(factor: float) -> bool:
+    return _SCALES[0] <= factor <= _SCALES[1]
 
 
 def _dtype(value: Value) -> object:
@@ -131,16 +135,16 @@ def _halve(graph: TileGraph, function: Op, base: Value, h: Op | None) -> int:
     factor = _scaled(h.result)[1]
     alive = [u.op for u in graph.users(base) if any(graph.has_uses(r) for r in u.op.results)]
     is_power = math.frexp(factor)[0] == 0.5
-    if not is_power or any(op is not h and op is not function for op in alive):
+    scale = function.scale / factor
+    if any(op is not h and op is not function for op in alive) or h.parent is not function.parent:
         return 0
-    if h.parent is not function.parent or not any(_repetition(v) for v in total.operands):
+    if not is_power or not _is_scale(scale) or not any(_repetition(v) for v in total.operands):
         return 0
     first = min(h, function, key=h.parent.ops.index)
     b = Builder(graph, h.parent, h.parent.ops.index(first), h.loc)
     left, right = (_times(b, graph, v, factor) for v in (total.a, total.b))
     half = b.value(ew.Add(left, right), h.result.name)
     graph.replace_uses(h.result, half)
-    scale = function.scale / factor
     graph.replace_op(function, function.rebuild({base: half}, scale=scale))
     return 1
 

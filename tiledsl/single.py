@@ -26,12 +26,12 @@ from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
 from tiledsl.ws.select import Ranking
+from tiledsl.ws.single_graph import lower_single
 from tiledsl.ws.single_layout import copies_suffice
 from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_layout import space_of
 from tiledsl.ws.single_role import Limits
 from tiledsl.ws.single_role import SinglePlan
-from tiledsl.ws.single_role import lower_single
 from tiledsl.ws.stay import obstacle_to_staying
 from tiledsl.ws.turned_rows import turn_rows
 

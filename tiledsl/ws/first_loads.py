@@ -30,6 +30,7 @@ from tiledsl.ir.ops.pointer import LoadLanes
 from tiledsl.ir.ops.pointer_copy import FetchLanes
 from tiledsl.ir.ops.pointer_copy import PrefetchLanes
 from tiledsl.ir.ops.role import FirstTile
+from tiledsl.ir.types import TileType
 from tiledsl.ws.dependent_launch import accessed_bytes
 from tiledsl.ws.dependent_launch import last_ctas
 from tiledsl.ws.dependent_launch import wait_first
@@ -41,6 +42,10 @@ UNCACHED = ("volatile", "cv")
 """Cache operators of what is read from memory each time."""
 SM_BYTES = 32768
 """Bytes that CTAs on an SM ask for; with more, what they gain is less."""
+FULL_REGS = 128
+"""Elements of a block that a thread holds, with which nothing that ptxas keeps from the request to
+the load has a register: 60 bytes spilled.
+"""
 
 
 def start_early(
@@ -112,6 +117,11 @@ def _slice(region: Region, op: LoadLanes | FetchLanes | Load) -> tuple[Op, ...] 
         inner = tensor_type(op.tensor, "load").inner_dim
         is_argument = op.tensor.defining_op is None
         if op.part or op.streamed or not is_argument or line_of(inner, op.block_shape) is None:
+            return None
+        type_ = op.result.type
+        assert isinstance(type_, TileType)
+        assert type_.layout is not None
+        if type_.layout.num_regs >= FULL_REGS:
             return None
         own = scalar_slice(region, op.offsets)
         return own if any(isinstance(o, program.ProgramId) for o in own or ()) else None

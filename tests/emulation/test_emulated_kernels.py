@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 import tiledsl
 import tiledsl.language as tl
@@ -21,6 +25,7 @@ from tests.gpu.matmul_kernels import matmul_trans
 from tests.gpu.matmul_kernels import relu
 from tests.gpu.matmul_kernels import residual
 from tiledsl import emulate
+from tiledsl import simulator
 from tiledsl.jit import normalize_grid
 
 SEEDS = (0, 1, 2)
@@ -203,3 +208,33 @@ def test_lengths_as_torch_has_them(length: int, dtype: np.dtype) -> None:
         "o": np.full((128, 64), np.nan, F32), "lengths": np.array([length], dtype),
     }  # fmt: skip
     same_as_interpreter(within, args, ("o",), (1, 1, 1), tolerance=1e-2)
+
+
+NAMED = """
+@tiledsl.jit
+def {kernel}(x, {arg}, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store({arg} + at, tl.load(x + at, mask=at < n) + 1.0, mask=at < n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arg"),
+    [
+        ("stat", "y"), ("write", "Load"), ("main", "main"), ("Load", "Store"), ("Store", "read"),
+        ("__syncthreads", "__fdividef"), ("__", "_"), ("AtomicAdd", "inline_asm_1"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_names_of_others(
+    kernel: str, arg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of functions of libc and CUDA, and of what the text defines."""
+    module = f"named_{kernel.strip('_')}_{arg.strip('_')}"
+    text = f"import tiledsl\nimport tiledsl.language as tl\n{NAMED.format(kernel=kernel, arg=arg)}"
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = getattr(importlib.import_module(module), kernel)
+    x, y = torch.rand(100), torch.zeros(100)
+    simulator.emulate(made.compile(x, y, 100, 128, grid=(1,)), {"x": x, arg: y, "n": 100}, (1,))
+    torch.testing.assert_close(y, x + 1.0)

@@ -270,7 +270,10 @@ def assert_clean(log: str, *, stack: bool = False) -> None:
 
 
 def test_kernels_may_be_called_like_functions_of_nvrtc_and_the_headers() -> None:
-    names = {kernel_name(n) for n in (*BUILT_IN, "sqrt", "decltype", "fence_proxy_async")}
+    names = {
+        kernel_name(n)
+        for n in (*BUILT_IN, "sqrt", "decltype", "fence_proxy_async", "main", "__syncthreads")
+    }
     assert names.isdisjoint(BUILT_IN)
     empty = "".join(f'extern "C" __global__ void {n}(float* x) {{}}\n' for n in sorted(names))
     compile_log(f"{PRELUDE}using namespace tdsl;\n{empty}")

@@ -45,6 +45,8 @@ BUILT_IN = frozenset(
     """.split()  # noqa: SIM905 - one word a line would be as long as the module
 )
 """Functions that NVRTC declares for every program, which no kernel may be called."""
+_EMITTED = re.compile(r"main|__\w+|(?:Load|Store|Atomic)\w*|inline_asm_\d+")
+"""What the text of a kernel itself defines before its entry, and what is reserved."""
 _TEMPLATE = r"^(?:template <.*?> )?"
 _DEFINITION = re.compile(
     rf"{_TEMPLATE}(?:struct(?: alignas\(\w+\))?|using) (\w+)|{_TEMPLATE}TDSL_FN [\w<> *]*?(\w+)\(",
@@ -63,7 +65,9 @@ def _taken() -> frozenset[str]:
 
 
 def kernel_name(name: str) -> str:
-    """The name of a kernel's entry: the user's, unless the headers or NVRTC have it too."""
+    """The name of a kernel's entry: the user's, unless its text, headers or NVRTC have it too."""
+    if _EMITTED.fullmatch(name):
+        return f"kernel_{name.strip('_')}"
     return f"{name}_kernel" if name in _taken() | BUILT_IN else name
 
 
@@ -77,6 +81,8 @@ class Names:
     def exact(self, stem: str) -> str:
         """The stem itself when it is free (kernel parameters), else with a suffix."""
         stem = _identifier(stem)
+        if _EMITTED.fullmatch(stem):
+            stem = f"arg_{stem.strip('_')}"
         name = stem if stem not in _taken() else f"{stem}_arg"
         return self._claim(name) or self.fresh(name)
 

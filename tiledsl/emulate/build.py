@@ -73,7 +73,8 @@ def build(module: KernelModule) -> Path:
         emulation = template_root() / "emulation"
         _run(
             *_KERNEL_FLAGS, "-shared", f"-I{emulation}", f"-I{include}", "-include", PREFIX,
-            str(made / "kernel.cpp"), "-Wl,--no-as-needed", str(engine),
+            # A kernel that is named like a function of libc is not that one.
+            str(made / "kernel.cpp"), "-Wl,--no-as-needed,-Bsymbolic-functions", str(engine),
             # The engine brings the libraries of the language along; to look into them takes as long
             # as to compile a small kernel.
             "-nodefaultlibs", "-lgcc", "-o", str(made / "kernel.so"),

@@ -124,3 +124,31 @@ def test_extrema_are_those_of_the_numbers(dtype: torch.dtype, N: int, warps: int
         np.testing.assert_array_equal(at[ends], pick(filled, 1)[ends])
     assert made[0]["best"][:, 0].isnan().all()
     assert made[0]["at"][:, 1].eq(17).all()
+
+
+@tiledsl.jit
+def chosen(x: tl.Tensor, y: tl.Tensor, o: tl.Tensor, N: tl.constexpr):
+    """One of two elements, one or a constant, one of three, and one of other bits."""
+    a, b, odd = x.load((0,), (N,)), y.load((0,), (N,)), tl.arange(0, N) % 2 == 1
+    few = tl.arange(0, N) < 5
+    o.store((0, 0), tl.where(odd, a, b)[None, :])
+    o.store((1, 0), tl.where(odd, a, 0.0)[None, :])
+    o.store((2, 0), tl.where(few, 1.0, tl.where(odd, a, b))[None, :])
+    raw = tl.int16 if a.dtype.primitive_bitwidth == 16 else tl.int8
+    o.store((3, 0), (a.to(raw, bitcast=True) ^ 1).to(a.dtype, bitcast=True)[None, :])
+
+
+@pytest.mark.parametrize("N", [16, 256])
+@pytest.mark.parametrize("dtype", [F16, BF16, E4, E5], ids=str)
+def test_elements_that_are_chosen_keep_their_bits(dtype: torch.dtype, N: int) -> None:
+    """NaNs, and infinities of e5m2, which conversions make its largest number."""
+    x, y = values(dtype, 2, N)
+    if dtype is E5:
+        bits(x)[::3], bits(y)[1::3] = 0x7C, 0xFC
+    got, want = (torch.zeros(4, N).to(dtype) for _ in range(2))
+    chosen[(1,)](x, y, want, N)
+    emulated(chosen, {"x": x, "y": y, "o": got}, N=N, num_warps=1)
+    np.testing.assert_array_equal(bits(got), bits(want))
+    odd = np.arange(N) % 2 == 1
+    np.testing.assert_array_equal(bits(want)[0], np.where(odd, bits(x), bits(y)))
+    np.testing.assert_array_equal(bits(want)[3], bits(x) ^ 1)

@@ -25,7 +25,9 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int64
 from tiledsl.errors import CodegenError
+from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
 from tiledsl.ir.ops.elementwise_hints import Hint
@@ -279,9 +281,43 @@ def around(op: Around, e: Emission) -> CallContext:
 
 
 @emits("elementwise.select")
-def select(op: ops.Select, e: Emission) -> Expression:
-    """`c ? a : b`."""
-    return SelectContext("", False, e.atom(op.condition), e.atom(op.a), e.atom(op.b))
+def select(op: ops.Select, e: Emission) -> Expression | None:
+    """`c ? a : b`; of elements as they lie in memory, and constants, also `c ? a_raw : b_raw`."""
+    condition, a, b = (e.atom(v) for v in op.operands[:3])
+    if raw := _raw_choice(op, e):
+        e.raw[op.result] = raw
+        if len(e.users(op.result)) == 1:  # which takes the one or the other
+            e.bind(op.result, f"{condition} ? {a} : {b}", atomic=False)
+            return None
+    return SelectContext("", False, condition, a, b)
+
+
+def _raw_choice(op: ops.Select, e: Emission) -> str:
+    """A choice between elements of packed tiles, or one and a constant; empty for others."""
+    dtype = dtype_of(op.result)
+    if not is_packed(dtype) or (op.a not in e.raw and op.b not in e.raw):
+        return ""
+    if not all(e.is_stable(v) for v in op.operands):
+        return ""
+    texts: list[str] = []
+    for value in (op.a, op.b):
+        if value in e.raw:
+            texts.append(e.raw[value])
+        elif constant_value(_outside(value)) is None:
+            return ""
+        elif dtype.is_float:
+            texts.append(f"from_float<{memory_type(dtype)}>({e.text(value)})")
+        else:
+            texts.append(f"({memory_type(dtype)}){e.atom(value)}")
+    return f"({e.atom(op.condition)} ? {texts[0]} : {texts[1]})"
+
+
+def _outside(value: Value) -> Value:
+    """What a loop over registers reads as an argument of its body; any other value itself."""
+    loop = value.owner.parent if isinstance(value.owner, Region) else None
+    if isinstance(loop, Map) and value.index < len(loop.inputs):
+        return loop.inputs[value.index]
+    return value
 
 
 # ---------------------------------------------------------------------- conversions
@@ -323,7 +359,7 @@ def _contains(wide: DType, narrow: DType) -> bool:
 
 
 @emits("elementwise.bitcast")
-def bitcast(op: ops.Bitcast, e: Emission) -> Expression:
+def bitcast(op: ops.Bitcast, e: Emission) -> Expression | None:
     """The bits as they lie in memory, read as another type."""
     source, target = dtype_of(op.a), op.dtype
     text = e.text(op.a)
@@ -333,8 +369,15 @@ def bitcast(op: ops.Bitcast, e: Emission) -> Expression:
         text = f"from_float<{memory_type(source)}>({text})"
     elif is_packed(source):  # elements of packed tiles are read as i32
         text = f"({memory_type(source)}){e.atom(op.a)}"
-    wrap = "to_float({})" if is_packed(target) and target.is_float else ""
-    return CallContext(wrap, True, f"bits_as<{memory_type(target)}>", text)
+    function = f"bits_as<{memory_type(target)}>"
+    if not is_packed(target) or not target.is_float:
+        return CallContext("", True, function, text)
+    if e.is_stable(op.a):
+        e.raw[op.result] = f"{function}({text})"
+        if len(e.users(op.result)) == 1:  # which takes the bits or the number
+            e.bind(op.result, f"to_float({function}({text}))")
+            return None
+    return CallContext("to_float({})", True, function, text)
 
 
 @emits("elementwise.hint")

@@ -196,6 +196,8 @@ def yield_map(op: control.Yield, e: Emission) -> StoresContext | None:
     """Stores into the results, or returns the element that is packed with its neighbours."""
     parent = op.parent.parent if op.parent else None
     assert isinstance(parent, ops.Map)
+    if moved := _moved(parent, e):
+        return StoresContext(f"put_raw({e.name(parent.results[0])}, {_INDEX}, {moved});")
     if _is_whole_packed(parent):
         return StoresContext(f"return {e.text(op.values[0])};")
     lines: list[str] = []
@@ -220,10 +222,8 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if op.unless_one >= 0:
         unless = e.text(op.inputs[op.unless_one])
         return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
-    if (moved := _moved(op, e)) and not op.part:
-        return MapContext(
-            "", count, indent(f"put_raw({e.name(op.results[0])}, {_INDEX}, {moved});"), pins
-        )
+    if _moved(op, e):
+        return MapContext("", count, indent(body), pins)
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
@@ -264,10 +264,15 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
 
 
 def _moved(op: ops.Map, e: Emission) -> str:
-    """The element that a loop which computes nothing takes, as it lies in its register."""
-    (end,) = op.body.ops if len(op.body.ops) == 1 else (None,)
-    values = end.values if isinstance(end, control.Yield) else ()
-    return e.raw.get(values[0], "") if len(values) == 1 else ""
+    """The element that a loop which at most chooses one takes, as it lies in its register.
+
+    As a float it would lose the bits of a NaN, and an infinity of e5m2.
+    """
+    end = op.body.ops[-1]
+    if len(op.results) != 1 or op.part or any(v in e.segments for v in op.inputs):
+        return ""
+    assert isinstance(end, control.Yield)
+    return e.raw.get(end.values[0], "")
 
 
 def _kept(op: ops.Map, index: str) -> str:

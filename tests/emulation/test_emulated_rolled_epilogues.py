@@ -15,6 +15,7 @@ from tests.emulation.matmuls import tensor
 from tests.gpu.matmul_kernels import grid_of
 from tiledsl import emulate
 from tiledsl.compiled import Kernel
+from tiledsl.compiler import modules
 from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.layout import register_shift
 from tiledsl.ir.ops.tile import Shift
@@ -84,6 +85,23 @@ def test_chunks_share_one_copy_of_the_code(name: str) -> None:
     assert len(made.machine.find(Shift)) == 1
     grid = normalize_grid(grid_of(M, N), made.constants)
     emulate.run(made.module, args, grid, seed=1)
+    check_result(args)
+
+
+@pytest.mark.parametrize(("columns", "chunks"), [(128, 4), (192, 6)])
+def test_any_number_of_chunks_is_proved(columns: int, chunks: int) -> None:
+    """A CTA for each tile, whose first chunk finds all slabs free: four do not repeat each other."""
+    args = arguments() | {"out": np.full((M, N), np.nan, np.float32)}
+    tensors = [tensor(v) if isinstance(v, np.ndarray) else v for v in args.values()]
+    options = {"BM": 64, "BN": columns, "num_consumers": 1, "persistent": False, "num_stages": 2}
+    call = layer._bind(tensors, options)
+    request = layer._request(call, layer._signature(call)[0], grid_of(M, N), call.constants)
+    made = next(k for k in modules(request) if k.machine is not None and k.machine.find(Shift))
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure
+    assert made.machine is not None
+    assert made.machine.find(Shift)[0].distance == columns // chunks
+    emulate.run(made.module, args, normalize_grid(grid_of(M, N), made.constants))
     check_result(args)
 
 

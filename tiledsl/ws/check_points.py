@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from tiledsl.ir.analysis.constants import trip_count
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
@@ -426,6 +427,8 @@ def steady_lines(runs: list[Entries]) -> list[str] | Fault:
         name = place(op)
         if first >= 0:
             out.append(f"{name}: from trip {first + 1} on each trip repeats the one before")
+        elif trips == trip_count(op):
+            out.append(f"{name}: {trips} trips always, and all were followed")
         elif trips < ENOUGH_TRIPS:
             out.append(f"{name}: at most {trips} trips, whatever the extents and arguments tried")
         else:

@@ -152,3 +152,36 @@ def test_elements_that_are_chosen_keep_their_bits(dtype: torch.dtype, N: int) ->
     odd = np.arange(N) % 2 == 1
     np.testing.assert_array_equal(bits(want)[0], np.where(odd, bits(x), bits(y)))
     np.testing.assert_array_equal(bits(want)[3], bits(x) ^ 1)
+
+
+@tiledsl.jit
+def passed_on(x, raw, o, n, B: tl.constexpr):
+    """Single elements: stored, spread, chosen from, carried by a loop and made under a condition."""
+    pid, at = tl.program_id(0), tl.arange(0, B)
+    one, two = tl.load(x + pid), tl.load(x + pid + 1)
+    tl.store(o + pid, one)
+    tl.store(o + 8 + pid, tl.where(pid > 1, one, two))
+    tl.store(o + 16 + pid * B + at, tl.broadcast_to(two, (B,)))
+    tl.store(o + 16 + (4 + pid) * B + at, tl.where(at % 2 == 0, one, tl.load(x + at)))
+    last = two
+    for i in range(n):
+        if i > 0:
+            last = tl.load(raw + i).to(x.dtype.element_ty, bitcast=True)
+    tl.store(o + 16 + (8 + pid) * B + at, tl.where(at > pid, last, one))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, E4, E5], ids=str)
+def test_single_elements_keep_their_bits(dtype: torch.dtype) -> None:
+    N, few = 32, NANS[dtype][-1]
+    x = values(dtype, 1, N)[0]
+    bits(x)[:5] = few, 1, few ^ (few + 1), 0, few
+    if dtype is E5:
+        bits(x)[1:4:2] = 0x7C
+    raw = torch.ones(4).to(dtype).view(torch.int16 if dtype.itemsize == 2 else torch.int8)
+    got, want = (torch.zeros(16 + 12 * N).to(dtype) for _ in range(2))
+    passed_on[(4,)](x, raw, want, 3, N)
+    _, request = passed_on.request_for((x, raw, got, 3, N), {}, (4,))
+    arrays = {"x": numpy_view(x), "raw": numpy_view(raw), "o": numpy_view(got), "n": 3}
+    emulate.run(next(modules(request)).module, arrays, (4,))
+    np.testing.assert_array_equal(bits(got), bits(want))
+    np.testing.assert_array_equal(bits(want)[:4], bits(x)[:4])

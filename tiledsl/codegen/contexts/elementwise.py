@@ -286,14 +286,16 @@ def select(op: ops.Select, e: Emission) -> Expression | None:
     condition, a, b = (e.atom(v) for v in op.operands[:3])
     if raw := _raw_choice(op, e):
         e.raw[op.result] = raw
-        if len(e.users(op.result)) == 1:  # which takes the one or the other
+        if len(e.users(op.result)) == 1 and not e.variables.is_mutable(
+            op.result
+        ):  # which takes the one or the other
             e.bind(op.result, f"{condition} ? {a} : {b}", atomic=False)
             return None
     return SelectContext("", False, condition, a, b)
 
 
 def _raw_choice(op: ops.Select, e: Emission) -> str:
-    """A choice between elements of packed tiles, or one and a constant; empty for others."""
+    """A choice between elements of packed tiles, or one and a scalar; empty for others."""
     dtype = dtype_of(op.result)
     if not is_packed(dtype) or (op.a not in e.raw and op.b not in e.raw):
         return ""
@@ -303,7 +305,7 @@ def _raw_choice(op: ops.Select, e: Emission) -> str:
     for value in (op.a, op.b):
         if value in e.raw:
             texts.append(e.raw[value])
-        elif constant_value(_outside(value)) is None:
+        elif not _is_converted_once(value):
             return ""
         elif dtype.is_float:
             texts.append(f"from_float<{memory_type(dtype)}>({e.text(value)})")
@@ -312,12 +314,12 @@ def _raw_choice(op: ops.Select, e: Emission) -> str:
     return f"({e.atom(op.condition)} ? {texts[0]} : {texts[1]})"
 
 
-def _outside(value: Value) -> Value:
-    """What a loop over registers reads as an argument of its body; any other value itself."""
+def _is_converted_once(value: Value) -> bool:
+    """Whether a scalar is a constant, or the same in all iterations of a loop over registers."""
     loop = value.owner.parent if isinstance(value.owner, Region) else None
     if isinstance(loop, Map) and value.index < len(loop.inputs):
-        return loop.inputs[value.index]
-    return value
+        return isinstance(loop.inputs[value.index].type, ScalarType)
+    return constant_value(value) is not None
 
 
 # ---------------------------------------------------------------------- conversions
@@ -374,7 +376,9 @@ def bitcast(op: ops.Bitcast, e: Emission) -> Expression | None:
         return CallContext("", True, function, text)
     if e.is_stable(op.a):
         e.raw[op.result] = f"{function}({text})"
-        if len(e.users(op.result)) == 1:  # which takes the bits or the number
+        if len(e.users(op.result)) == 1 and not e.variables.is_mutable(
+            op.result
+        ):  # which takes the bits or the number
             e.bind(op.result, f"to_float({function}({text}))")
             return None
     return CallContext("to_float({})", True, function, text)

@@ -26,10 +26,12 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import pointer as ops
 from tiledsl.ir.ops.elementwise import And
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.pointer import pointed_to
 from tiledsl.ir.ops.pointer_copy import LINE_BYTES
+from tiledsl.ir.ops.tile import Map
 
 
 @dataclass(frozen=True)
@@ -188,11 +190,29 @@ def load(op: ops.Load, e: Emission) -> LoadContext | SharedContext | None:
         call = f"{function}({arguments})"
         return shared(e, op, call, dtype, op.scratch, guarded=op.guarded)
     is_small = dtype.is_float and dtype.bits < 32
+    if is_small and _is_moved(op.result, e):
+        name = e.names.fresh("raw")
+        e.before(f"const {memory_type(dtype)} {name} = {function}({arguments});")
+        e.raw[op.result] = name
+        e.bind(op.result, f"to_float({name})")
+        return None
     form = "to_float({})" if is_small else ""
     if dtype.is_int and e.place.first_warpgroup and not e.place.is_single:
         # Loop bounds and coordinates stay in uniform registers, descriptors with them.
         form = "uniform({})"
     return LoadContext(form, True, function, arguments)
+
+
+def _is_moved(value: Value, e: Emission) -> bool:
+    """Whether an element is stored, or chosen, as it is."""
+    if e.variables.is_mutable(value):
+        return False
+    users = e.users(value)
+    args = [op.body.args[op.inputs.index(value)] for op in users if isinstance(op, Map)]
+    inner = [user for arg in args for user in e.users(arg)]
+    return any(isinstance(op, ops.Store | Select) for op in users) or any(
+        isinstance(op, control.Yield | Select) for op in inner
+    )
 
 
 @emits("pointer.store")

@@ -135,6 +135,8 @@ def bind_elements(op: ops.Map | Lanes, layout: Layout, e: Emission) -> None:
                 e.raw[arg] = f"get_raw({e.text(value)}, {index})"
         else:
             e.bind(arg, e.text(value), atomic=e.atom(value) == e.text(value))
+            if value in e.raw:
+                e.raw[arg] = e.raw[value]
     for dim, arg in enumerate(args[len(op.inputs) :]):
         if e.users(arg):
             thread = thread_coordinate(e, layout, dim, arg.name or dim_name(dim, layout.rank))

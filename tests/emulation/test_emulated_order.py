@@ -11,6 +11,7 @@ import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
+from tiledsl import simulator
 from tiledsl.compiler import modules
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.signature import signature
@@ -64,6 +65,14 @@ def counter(x, y, z):
 def turned_in_place(x: tl.Tensor):
     for i in range(3):
         x.store((0, 0), tl.trans(x.load((0, 0), (64, 64))) + i)
+
+
+@tiledsl.jit
+def sliding(x: tl.Tensor, n):
+    """Half of each block is the next one's, in other threads."""
+    for i in range(0, n, 4):
+        block = x.load((i, 0), (8, 16))
+        x.store((i, 0), block * 2 + tl.flip(block, 0))
 
 
 def numbers(count: int, dtype: torch.dtype = I32) -> torch.Tensor:
@@ -167,3 +176,14 @@ def test_products(mode: str, seed: int) -> None:
     emulate.run(made.module, {**arrays, "K": 64}, (1, 1, 1), seed=seed)
     more = {"again": a.float() @ b.float(), "counted": 3.0, "before": 1.0, "update": 1.0}[mode]
     assert torch.equal(d.view(64, 64).t(), a.float() @ b.float() + more)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_that_overlap_in_the_next_iteration(seed: int) -> None:
+    x = numbers(40 * 16).view(40, 16)
+    want = x.clone()
+    for i in range(0, 32, 4):
+        want[i : i + 8] = want[i : i + 8] * 2 + want[i : i + 8].flip(0)
+    made = sliding.compile(x, 32, grid=(1,), num_warps=4)
+    simulator.emulate(made, {"x": x, "n": 32}, (1,), seed=seed)
+    assert torch.equal(x, want)

@@ -46,8 +46,8 @@ Access = Lanes | Load | Store
 def order_memory(graph: TileGraph) -> None:
     """Barriers between the accesses of a tensor that one program both loads and stores.
 
-    A load that one store of the same block follows needs none, nor do accesses outside of loops
-    whose blocks lie apart.
+    A load that one store of the same block follows needs none, unless another iteration takes part
+    of that block, nor do accesses whose blocks lie apart.
     """
     touched: dict[Value, list[Load | Store]] = {}
     for op in graph.walk():
@@ -57,7 +57,8 @@ def order_memory(graph: TileGraph) -> None:
         stores = [op for op in accesses if isinstance(op, Store)]
         if not stores or len(accesses) == 1 or _are_apart(graph, accesses):
             continue
-        if len(stores) == 1 and len(accesses) == 2 and _is_update(accesses[0], accesses[1]):
+        is_update = len(accesses) == 2 and _is_update(accesses[0], accesses[1])
+        if is_update and _steps_in_blocks(graph, stores[0]):
             continue
         for op in accesses:
             graph.insert_before(op, Barrier(loc=op.loc))
@@ -257,6 +258,26 @@ def _is_update(first: Load | Store, second: Load | Store) -> bool:
         and first.offsets == second.offsets
         and first.block_shape == second.block_shape
     )
+
+
+def _steps_in_blocks(graph: TileGraph, op: Load | Store) -> bool:
+    """Whether the blocks of any two iterations are the same one, or have no element in common."""
+    loops = [o for o in graph.enclosing(op) if o.is_loop]
+    moved = {v for loop in loops for v in _made_in(loop)}
+    counting = [o for o in loops if isinstance(o, For) and o.lower not in moved]
+    steps = {o.iv: int(constant_value(o.step) or 1) for o in counting}
+    for offset, length in zip(op.offsets, op.block_shape, strict=True):
+        if offset not in moved:
+            continue
+        try:
+            products = sum_of(offset).products
+        except NotAffine:
+            return False
+        for p in products:
+            step = steps.get(p.scalars[0], 1) if len(p.scalars) == 1 else 1
+            if any(v in moved for v in p.scalars) and p.number * step % length:
+                return False
+    return True
 
 
 def _are_apart(graph: TileGraph, accesses: list[Load | Store]) -> bool:

@@ -55,6 +55,43 @@ def text(kernel, *args: object, **constants: object) -> str:
     return kernel.cuda(*tensors[:count], *args, grid=(32,), **constants)
 
 
+@tiledsl.jit
+def updates(x: tl.Tensor, n, STEP: tl.constexpr, TWICE: tl.constexpr):
+    for i in range(0, n, STEP):
+        for j in range(TWICE):
+            x.store((i, 32 * j), x.load((i, 32 * j), (8, 32)) * 2.0)
+
+
+@tiledsl.jit
+def updates_from(x: tl.Tensor, n, first):
+    """The same block in each iteration, which begins anywhere."""
+    for _ in range(n):
+        x.store((first, 0), x.load((first, 0), (8, 32)) * 2.0)
+
+
+@tiledsl.jit
+def updates_while(x: tl.Tensor, n, FAR: tl.constexpr):
+    i = n * 0
+    while i < n:
+        x.store((i * FAR, 0), x.load((i * FAR, 0), (8, 32)) * 2.0)
+        i += 1
+
+
+def test_blocks_that_iterations_change_may_overlap() -> None:
+    def is_ordered(kernel, *args: object, **constants: object) -> bool:
+        meta = torch.empty(128, 128, device="meta")
+        source = kernel.cuda(meta, *args, grid=(1,), num_warps=4, **constants)
+        return "block_sync();" in source
+
+    assert not is_ordered(updates, 40, STEP=8, TWICE=1)
+    assert not is_ordered(updates, 40, STEP=16, TWICE=2)
+    assert is_ordered(updates, 40, STEP=4, TWICE=1)
+    assert is_ordered(updates, 40, STEP=12, TWICE=2)
+    assert not is_ordered(updates_from, 3, 5)
+    assert not is_ordered(updates_while, 3, FAR=8)
+    assert is_ordered(updates_while, 3, FAR=4)
+
+
 @pytest.mark.parametrize(("gap", "is_ordered"), [(64, False), (80, False), (63, True), (0, True)])
 def test_blocks_of_known_distance(gap: int, is_ordered: bool) -> None:
     assert ("_sync();" in text(halves, GAP=gap)) == is_ordered

@@ -224,11 +224,11 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if op.unless_one >= 0:
         unless = e.text(op.inputs[op.unless_one])
         return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
-    if _moved(op, e):
-        return MapContext("", count, indent(body), pins)
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
+    if _moved(op, e):
+        return MapContext("", count, indent(body), pins, unroll=unroll)
     packs = _is_whole_packed(op)
     word, reads = read_segments(op, e, 4 // op.out_dtypes[0].bytes if packs else 0)
     if word and not packs:

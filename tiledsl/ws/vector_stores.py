@@ -24,7 +24,9 @@ from tiledsl.ws.free import is_index
 from tiledsl.ws.links import links
 
 EXCHANGE_SECTORS = 1
-"""What an element costs that moves within its warp, as access_layouts.CONVERT_SECTORS."""
+"""What an element costs that moves within its warp: less than `access_layouts.CONVERT_SECTORS`, for
+which all warps of a CTA meet.
+"""
 
 
 def row_layout(op: pointer.Store, facts: AxisFacts) -> Layout | None:

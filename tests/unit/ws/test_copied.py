@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -87,15 +88,18 @@ def test_columns_that_wrap_around_beside_other_masks() -> None:
     assert made.module.source.count("copy_lane<8>(") == 1
 
 
+def texts_of_convolutions(channels: int) -> Iterator[tuple[str, str]]:
+    """The text of a convolution, whole and from its loop on: a load role copies, and in rings."""
+    args, _, grid = conv_args(1, 8, 8, channels, 64, (64, 64, 64))
+    for kernel in (copied_kernel, ring_kernel):
+        made, _ = kernel(conv, args, grid=(*grid, 1))
+        text = made.module.source
+        yield text, text[text.index("for (int i_1 = 0; i_1 <") :]
+
+
 def test_divisions_are_made_once() -> None:
     """The places of a convolution's rows are found in front of its loop."""
-    args, _, grid = conv_args(1, 8, 8, 64, 64, (64, 64, 64))
-    for made, _ in (
-        copied_kernel(conv, args, grid=(*grid, 1)),
-        ring_kernel(conv, args, grid=(*grid, 1)),
-    ):
-        text = made.module.source
-        loop = text[text.index("for (int i_1 = 0; i_1 <") :]
+    for text, loop in texts_of_convolutions(channels=64):
         assert "q_1[i] = " in text
         assert "mod_or_zero<int>(rows" not in loop
 
@@ -110,26 +114,14 @@ def test_what_only_decides_for_a_single_role() -> None:
 
 def test_addresses_in_two_parts() -> None:
     """Of a convolution's rows the threads keep pointers; an iteration has one offset for all copies."""
-    args, _, grid = conv_args(1, 8, 8, 64, 64, (64, 64, 64))
-    for made, _ in (
-        copied_kernel(conv, args, grid=(*grid, 1)),
-        ring_kernel(conv, args, grid=(*grid, 1)),
-    ):
-        text = made.module.source
-        loop = text[text.index("for (int i_1 = 0; i_1 <") :]
+    for text, loop in texts_of_convolutions(channels=64):
         moved = re.search(r"bf16\* const t_\d+ = (x_\d+)\[i / 8\] \+ \(t_\d+ \+ ", loop)
         assert moved is not None
         assert f"bf16* {moved[1]}[" in text
 
 
 def test_quotients_of_the_loop_variable_are_counted() -> None:
-    args, _, grid = conv_args(1, 8, 8, 128, 64, (64, 64, 64))
-    for made, _ in (
-        copied_kernel(conv, args, grid=(*grid, 1)),
-        ring_kernel(conv, args, grid=(*grid, 1)),
-    ):
-        text = made.module.source
-        loop = text[text.index("for (int i_1 = 0; i_1 <") :]
+    for _, loop in texts_of_convolutions(channels=128):
         assert "div_or_zero<int>(i_1" not in loop
         assert re.search(r"rs_\d = t_\d+ \? \(rs_\d \+ t_\d+\) : rs_\d;", loop)
 

@@ -13,6 +13,7 @@ import torch
 
 from examples.attention import attention_kernel
 from examples.attention import tiles
+from tests.triton_style.online_softmax import CASES
 
 pytestmark = pytest.mark.nvrtc
 
@@ -55,3 +56,14 @@ def test_chains_of_wgmmas_have_no_moves_between_them(D: int, *, causal: bool) ->
     before = [ops[max(a, b - CHAIN) : b] for a, b in zip([0, *wgmmas], wgmmas, strict=False)]
     moved = sum(MOVE in part for part in before)
     assert moved <= CHAIN, "one chain, behind the loops, has moves in causal attention"
+
+
+def test_a_tile_that_ends_with_a_branch() -> None:
+    """Where some programs only store the sums, warps come together behind that."""
+    case = next(case for case in CASES if case.name == "two_loop_attention")
+    made = case.kernel.compile(*case.make(), grid=case.grid, **case.keywords)
+    assert made.compiled is not None
+    ops = opcodes(made.compiled.cubin)
+    wgmmas = [i for i, op in enumerate(ops) if op in WGMMA]
+    before = [ops[max(a, b - CHAIN) : b] for a, b in zip([0, *wgmmas], wgmmas, strict=False)]
+    assert sum(MOVE in part for part in before) <= CHAIN // 2

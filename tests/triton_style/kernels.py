@@ -6,6 +6,7 @@ from tests.triton_style import attention
 from tests.triton_style import losses
 from tests.triton_style import matmuls
 from tests.triton_style import norms
+from tests.triton_style import online_softmax
 from tests.triton_style import routing
 from tests.triton_style.cases import Case
 
@@ -14,5 +15,6 @@ CASES: list[Case] = [
     *losses.CASES,
     *matmuls.CASES,
     *attention.CASES,
+    *online_softmax.CASES,
     *routing.CASES,
 ]

@@ -73,8 +73,10 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
     told_apart = _peeled(code) + max((o.pending for o in _ops(code, mma.Wait)), default=0) + 1
     axis = max((o.cluster_axis for o in _ops(code, TileToProgram)), default=-1)
 
+    along, across = _axes_of_tiles(code)
+
     def tiles(trips: int, number: int) -> LaunchPoint:
-        return LaunchPoint(step * trips, _grid(1, number * turns, axis, cluster_size))
+        return LaunchPoint(step * trips, _row(across, number * turns, axis, cluster_size))
 
     trips = (depth + told_apart + ENOUGH_TRIPS) * scale
     many_trips = LaunchPoint(step * trips + 1, (1, 1, 1), step=step, units=units)
@@ -90,7 +92,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         drawn=total - clusters - 1,
         program=at,
     )
-    twice = LaunchPoint(step * 2, _grid(3, 1, axis, cluster_size), step=step, units=units)
+    twice = LaunchPoint(step * 2, _row(along, 3, axis, cluster_size), step=step, units=units)
     few = [LaunchPoint(step, (0, 1, 1)), tiles(0, 3)]
     if turns > 1 or not _is_even(code, twice):
         few.append(twice)  # else its tiles are the first ones of the row with two trips
@@ -101,7 +103,7 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         for value in (0, 3)
     ]
     if code.uneven:
-        grid = _grid(depth // 2 + 2, 2 * turns, axis, cluster_size)
+        grid = _row(along, depth // 2 + 2, axis, cluster_size, (across, 2 * turns))
         few.append(_uneven(code, LaunchPoint(step * (depth + 2), grid, wobble=1)))
     if any(b.is_of_program for b in bounds_of(code)):
         few += [p._replace(program=at) for p in few]
@@ -163,12 +165,27 @@ def _where(code: Program, point: LaunchPoint, trips: int) -> tuple[int, int, int
     return made[1]
 
 
+def _axes_of_tiles(code: Program) -> tuple[int, int]:
+    """An axis along which tiles may differ in their trips, and one along which they do not.
+
+    0 and 1 where the loops allow it.
+    """
+    bounding = {axis for b in bounds_of(code) for axis in b.axes}
+    along = min(bounding, default=0)
+    across = [axis for axis in (1, 2, 0) if axis != along]
+    return along, min(across, key=lambda axis: axis in bounding)
+
+
 def _is_even(code: Program, point: LaunchPoint) -> bool:
-    """Whether the first tiles along axis 0 have the same trips as those along axis 1."""
+    """Whether the first tiles along one axis have the same trips as those along the other one."""
     loops = _different([b for b in bounds_of(code) if b.axes])
-    x, y, _ = point.grid
-    other = point._replace(grid=(y, x, 1))
-    tiles = [(point, (i, 0, 0)) for i in range(x)] + [(other, (0, i, 0)) for i in range(x)]
+    along, across = _axes_of_tiles(code)
+    number = point.grid[along]
+    sizes = list(point.grid)
+    sizes[along], sizes[across] = sizes[across], sizes[along]
+    other = point._replace(grid=(sizes[0], sizes[1], sizes[2]))
+    tiles = [(point, _at(along, i)) for i in range(number)]
+    tiles += [(other, _at(across, i)) for i in range(number)]
     return all(len({b.trips(*tile) for tile in tiles}) == 1 for b in loops)
 
 
@@ -191,7 +208,9 @@ def _uneven(code: Program, point: LaunchPoint) -> LaunchPoint:
     """The launch whose tiles differ most in their trips: as given, or with one extent at 0."""
     loops = _different([b for b in bounds_of(code) if b.axes])
     zeroed = [point._replace(other=(symbol, 0)) for symbol in code.symbols.values()]
-    tiles = [*((x, 0, 0) for x in range(point.grid[0])), (0, point.grid[1] - 1, 0)]
+    along, across = _axes_of_tiles(code)
+    tiles = [_at(along, x) for x in range(point.grid[along])]
+    tiles.append(_at(across, point.grid[across] - 1))
 
     def trips(candidate: LaunchPoint) -> int:
         return max(len({b.trips(candidate, ids) for ids in tiles}) for b in loops)
@@ -235,6 +254,21 @@ def _grid(x: int, y: int, axis: int, cluster_size: int, z: int = 1) -> tuple[int
     if axis >= 0:
         sizes[axis] *= cluster_size
     return sizes[0], sizes[1], sizes[2]
+
+
+def _row(
+    along: int, number: int, axis: int, cluster_size: int, other: tuple[int, int] = (0, 1)
+) -> tuple[int, int, int]:
+    """A grid of a number of cluster tiles along one axis; other: a second axis, and its number."""
+    sizes = [1, 1, 1]
+    sizes[other[0]] = other[1]
+    sizes[along] = number
+    return _grid(sizes[0], sizes[1], axis, cluster_size, sizes[2])
+
+
+def _at(axis: int, place: int) -> tuple[int, int, int]:
+    """The ids of the program at a place along an axis."""
+    return place * (axis == 0), place * (axis == 1), place * (axis == 2)
 
 
 def _ops(code: Program, cls: type[T]) -> Iterator[T]:

@@ -11,6 +11,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops.barrier import WarpSync
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
@@ -77,10 +78,13 @@ class FlowConsumerBuilder(FlowLoops):
         with self.b.at(body):
             self.guard_range()
             self.clone_into(ops)
-            if loop is not None and isinstance(ops[-1], Store) and ops[-1].id in self.stores:
-                # The last statement is one lane's.
+            if loop is not None and self._ends_apart(ops[-1]):
                 self.b.add(WarpSync())
         self.end_tiles(loop, body)
+
+    def _ends_apart(self, last: Op) -> bool:
+        """Whether the last statement of a tile is one lane's, or one of some programs only."""
+        return isinstance(last, If) or (isinstance(last, Store) and last.id in self.stores)
 
     def clone(self, op: Op) -> None:
         if op.id in self.outer:

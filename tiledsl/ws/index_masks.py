@@ -3,7 +3,8 @@
 `n + arange(0, N) < end` holds for the first `count_below(end, n)` elements along the arange's axis
 where the index does not wrap. A loop over registers then compares the coordinate with that number,
 and what the thread contributes to the coordinate goes to the side of the number: for each register
-a comparison with a constant is left. Bounds on one side that stand in a conjunction are one bound.
+a comparison with a constant is left. Bounds on one side are one bound, whether all or one of them
+shall hold; so is one beside a condition that is the same along the axis.
 Where limit and start are multiples of the elements that a thread holds side by side, so is the
 number, and these elements share one comparison.
 """
@@ -70,23 +71,44 @@ class _Bound:
         return self.index.axis, self.predicate in ("lt", "le")
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """Bounds on one side, and conditions that are the same along the axis, of which all hold.
+
+    Or one of them, where is_any is set.
+    """
+
+    is_any: bool
+    bounds: tuple[_Bound | _Joined, ...]
+    conditions: tuple[tuple[Value, Dims], ...]
+
+    @property
+    def side(self) -> tuple[int, bool]:
+        """That of its bounds."""
+        return self.bounds[0].side
+
+    @property
+    def extent(self) -> int:
+        """The elements of its index."""
+        first = self.bounds[0]
+        return first.extent if isinstance(first, _Joined) else first.index.extent
+
+
 def short_mask(loop: LoopBody, mask: Value, dims: Dims) -> Value | None:
     """The element of a mask at a loop's position, from counts; None where no part of it is a bound.
 
     dims maps the mask's dimensions to the loop's.
     """
-    bounds, others = list[_Bound](), list[tuple[Value, Dims]]()
+    bounds, others = list[_Bound | _Joined](), list[tuple[Value, Dims]]()
     _split(loop, mask, dims, bounds, others)
     if not bounds:
         return None
-    sides: dict[tuple[int, bool], list[_Bound]] = {}
+    sides: dict[tuple[int, bool], list[_Bound | _Joined]] = {}
     for bound in bounds:
         sides.setdefault(bound.side, []).append(bound)
     parts = [loop.scalar(*other) for other in others]
     for (axis, is_upper), group in sides.items():
-        counts = [_count(loop, bound) for bound in group]
-        merge = ew.Min if is_upper else ew.Max
-        limit = reduce(lambda x, y, merge=merge: loop.add(merge(x, y)), counts)
+        limit = _least(loop, [_count(loop, bound) for bound in group], is_least=is_upper)
         limit.name = limit.name or "limit"
         parts.append(loop.add(ew.Compare("lt" if is_upper else "ge", loop.coordinate(axis), limit)))
     result = reduce(lambda x, y: loop.add(ew.And(x, y)), parts)
@@ -94,8 +116,16 @@ def short_mask(loop: LoopBody, mask: Value, dims: Dims) -> Value | None:
     return result
 
 
-def _count(loop: LoopBody, bound: _Bound) -> Value:
+def _least(loop: LoopBody, counts: list[Value], *, is_least: bool) -> Value:
+    """The smallest of some counts, or the largest."""
+    merge = ew.Min if is_least else ew.Max
+    return reduce(lambda x, y: loop.add(merge(x, y)), counts)
+
+
+def _count(loop: LoopBody, bound: _Bound | _Joined) -> Value:
     """How many elements of the index come before the limit, or are up to it."""
+    if isinstance(bound, _Joined):
+        return _joined_count(loop, bound)
     index, inclusive = bound.index, bound.predicate in ("le", "gt")
     start = index.start
     ends = [0 if v is None else constant_value(v) for v in (start, bound.limit)]
@@ -106,6 +136,25 @@ def _count(loop: LoopBody, bound: _Bound) -> Value:
     first = loop.add(ew.Constant(0, int32)) if start is None else loop.scalar(start, ())
     multiple = 1 if inclusive else _multiple(loop, bound)
     return loop.add(CountBelow(limit, first, index.extent, inclusive, multiple))
+
+
+def _joined_count(loop: LoopBody, joined: _Joined) -> Value:
+    """The smallest or largest of the counts; all elements, or none, where a condition decides it.
+
+    Products with 0 and 1 instead of choices: those would be branches around what is chosen.
+    """
+    is_upper = joined.side[1]
+    counts = [_count(loop, bound) for bound in joined.bounds]
+    count = _least(loop, counts, is_least=is_upper != joined.is_any)
+    for condition in joined.conditions:
+        holds = loop.scalar(*condition)
+        flag = loop.add(ew.Cast(holds if is_upper else loop.add(ew.Not(holds)), int32))
+        if is_upper != joined.is_any:
+            count = loop.add(ew.Mul(count, flag))
+        else:
+            every = loop.add(ew.Mul(loop.add(ew.Constant(joined.extent, int32)), flag))
+            count = loop.add(ew.Max(count, every))
+    return count
 
 
 def _multiple(loop: LoopBody, bound: _Bound) -> int:
@@ -122,7 +171,7 @@ def _split(
     loop: LoopBody,
     mask: Value,
     dims: Dims,
-    bounds: list[_Bound],
+    bounds: list[_Bound | _Joined],
     others: list[tuple[Value, Dims]],
 ) -> None:
     """Takes a conjunction that the loop makes itself apart."""
@@ -139,7 +188,33 @@ def _split(
         if bound is not None:
             bounds.append(bound)
             return
+    if isinstance(op, ew.Or) and (joined := _joined(loop, op, dims)) is not None:
+        bounds.append(joined)
+        return
     others.append((mask, dims))
+
+
+def _joined(loop: LoopBody, op: ew.And | ew.Or, dims: Dims) -> _Joined | None:
+    """What two conditions come to, if at least one is a bound and the other fits to it."""
+    if not loop.makes(op):
+        return None
+    found, others = list[_Bound | _Joined](), list[tuple[Value, Dims]]()
+    for v in (op.a, op.b):
+        made, inner = _behind_views(v, dims)
+        bound = None
+        if isinstance(made, ew.Compare) and loop.makes(made):
+            bound = _bound(loop, made, inner)
+        elif isinstance(made, ew.And | ew.Or):
+            bound = _joined(loop, made, inner)
+        if bound is None:
+            others.append((v, dims))
+        else:
+            found.append(bound)
+    if not found or any(b.side != found[0].side for b in found):
+        return None
+    if any(_varies(loop, v, d, found[0].side[0]) for v, d in others):
+        return None
+    return _Joined(isinstance(op, ew.Or), tuple(found), tuple(others))
 
 
 def _bound(loop: LoopBody, op: ew.Compare, dims: Dims) -> _Bound | None:

@@ -89,3 +89,30 @@ def test_trips_that_grow_along_the_grid(rows: int, persistent: bool, axis: int) 
     loops = [line for line in made.certificate.steady if "over tiles" not in line]
     assert len(loops) == 1
     assert "each trip repeats the one before" in loops[0]
+
+
+@tiledsl.jit
+def ladder(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, AXIS: tl.constexpr):
+    """As many trips as its place along an axis, and then some more: no extent limits them."""
+    pids = (tl.program_id(0), tl.program_id(1), tl.program_id(2))
+    m, n = pids[AXIS] * 128, pids[(AXIS + 1) % 3] * 64
+    acc = tl.zeros((128, 64), tl.float32)
+    for k in range(0, m, 64):
+        scores = tl.dot(a.load((m, k), (128, 64)), b.load((k, n), (64, 64)))
+        acc = tl.dot(scores.to(tl.bfloat16), b.load((k, n), (64, 64)), acc)
+    for k in range(m, tl.minimum(m + 128, a.shape[1]), 64):
+        scores = tl.dot(a.load((m, k), (128, 64)), b.load((k, n), (64, 64)))
+        acc = tl.dot(scores.to(tl.bfloat16), b.load((k, n), (64, 64)), acc)
+    c.store((m, n), acc)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_tiles_of_equal_trips_lie_along_another_axis(axis: int) -> None:
+    """Else each tile has more trips than the one before, and their state never repeats."""
+    tensors = [torch.empty(S, S, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    grid = [S // 64 if d == (axis + 1) % 3 else 1 for d in range(3)]
+    grid[axis] = S // 128
+    made = first(ladder.request_for(tuple(tensors), {"AXIS": axis}, tuple(grid))[1])
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure
+    assert any("over tiles" in line and "repeats" in line for line in made.certificate.steady)

@@ -38,15 +38,21 @@ EDGES = (LOWEST, LOWEST + 1, LOWEST + 7, *NEAR_ZERO, HIGHEST - 8, HIGHEST - 1, H
 
 
 class Mask:
-    """Up to three bounds on the columns of a tile, limited by a scalar, by rows, or by elements."""
+    """Up to three bounds on the columns of a tile, limited by a scalar, by rows, or by elements.
 
-    def __init__(self, seed: int) -> None:
+    has_or: they are joined by `or` as well, and there are conditions on rows among them.
+    """
+
+    def __init__(self, seed: int, *, has_or: bool = False) -> None:
         rng = random.Random(seed)
         kinds = ("scalar", "rows", "row index", "elements")
+        if has_or:
+            kinds = ("scalar", "rows", "row index", "row condition")
         self.parts = [
             (rng.choice(kinds), rng.choice(PREDICATES), rng.random() < 0.5)
-            for _ in range(rng.randint(1, 3))
+            for _ in range(rng.randint(2, 4) if has_or else rng.randint(1, 3))
         ]
+        self.joins = [rng.choice((ew.And, ew.Or) if has_or else (ew.And,)) for _ in self.parts[1:]]
 
     @property
     def is_short(self) -> bool:
@@ -61,6 +67,10 @@ class Mask:
         cols = spread(b.value(tile.ExpandDims(index, 0)))
         masks: list[Value] = []
         for kind, predicate, is_swapped in self.parts:
+            if kind == "row condition":
+                holds = b.value(ew.Compare(predicate, limits["rows"], limits["row index"]))
+                masks.append(spread(holds))
+                continue
             limit = limits[kind]
             if kind == "scalar":
                 limit = b.value(tile.Splat(limit, (ROWS, COLS)))
@@ -68,8 +78,8 @@ class Mask:
                 limit = spread(limit)
             sides = (limit, cols) if is_swapped else (cols, limit)
             masks.append(b.value(ew.Compare(predicate, *sides)))
-        while len(masks) > 1:
-            masks = [b.value(ew.And(*masks[-2:])), *masks[:-2]]
+        for join in self.joins:
+            masks = [b.value(join(*masks[-2:])), *masks[:-2]]
         return masks[0]
 
 
@@ -113,11 +123,12 @@ def fused(graph: TileGraph) -> TileGraph:
     return graph
 
 
+@pytest.mark.parametrize("has_or", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_counts_say_what_the_comparisons_say(seed: int) -> None:
-    mask, rng = Mask(seed), random.Random(seed)
+def test_counts_say_what_the_comparisons_say(seed: int, has_or: bool) -> None:
+    mask, rng = Mask(seed, has_or=has_or), random.Random(seed)
     plain, short = kernel(mask), fused(kernel(mask))
-    assert bool(short.find(CountBelow)) == mask.is_short
+    assert has_or or bool(short.find(CountBelow)) == mask.is_short
     for _ in range(6):
         lower = rng.choice((LOWEST, LOWEST + 5, -COLS, -1, 0, 64, HIGHEST - 3 * COLS))
         near = [lower + x for x in (-1, 0, 1, COLS - 1, COLS, 2 * COLS) if lower + x >= LOWEST]
@@ -137,11 +148,26 @@ def test_counts_say_what_the_comparisons_say(seed: int) -> None:
 
 def test_bounds_on_one_side_are_one_comparison() -> None:
     mask = Mask(0)
+    mask.joins = [ew.And, ew.And]
     mask.parts = [("scalar", "lt", False), ("rows", "ge", True), ("row index", "gt", False)]
     graph = fused(kernel(mask))
     kinds = [(op.predicate, op.a.name) for op in graph.find(ew.Compare)]
     assert kinds == [("lt", "at_1"), ("ge", "at_1")]
     assert sorted(op.inclusive for op in graph.find(CountBelow)) == [False, True, True]
+
+
+@pytest.mark.parametrize("predicate", ["lt", "gt"])
+@pytest.mark.parametrize("joins", [(ew.And, ew.Or), (ew.Or, ew.Or), (ew.Or, ew.And)])
+def test_what_either_of_two_bounds_leaves_is_one_comparison(predicate: str, joins) -> None:
+    mask = Mask(0)
+    mask.joins = list(joins)
+    mask.parts = [
+        ("row index", predicate, False), ("row condition", "le", False), ("scalar", predicate, False)
+    ]  # fmt: skip
+    graph = fused(kernel(mask))
+    on_columns = [op for op in graph.find(ew.Compare) if op.a.name == "at_1"]
+    assert len(on_columns) == 1
+    assert len(graph.find(CountBelow)) == 2
 
 
 # ---------------------------------------------------------------------- kernels

@@ -235,7 +235,9 @@ def compare(op: ops.Compare, e: Emission) -> Expression:
     if isinstance(known, ops.Constant) and e.coordinates[op.a].is_decided(int(known.value)):
         left = e.coordinates[op.a].register() or "0"
         return OperatorContext("", False, left, e.atom(op.b), symbol)
-    multiple = _count_multiple(op.b) if op.a in e.coordinates else 0
+    multiple = None
+    if op.a in e.coordinates and not isinstance(known, ops.Constant):
+        multiple = _count_multiple(op.b)
     if multiple:
         at = e.coordinates[op.a]
         left = at.register(multiple) or "0"
@@ -243,13 +245,24 @@ def compare(op: ops.Compare, e: Emission) -> Expression:
     return OperatorContext("", False, e.atom(op.a), e.atom(op.b), symbol)
 
 
-def _count_multiple(value: Value) -> int:
-    """What divides a number that is surely not negative: a coordinate may be subtracted; else 0."""
-    op = value.defining_op
-    if isinstance(op, ops.Min | ops.Max):
-        counts = _count_multiple(op.a), _count_multiple(op.b)
-        return gcd(*counts) if all(counts) else 0
-    return op.multiple if isinstance(op, CountBelow) else 0
+def _count_multiple(value: Value) -> int | None:
+    """What divides a number that is surely not negative: a coordinate may be subtracted.
+
+    0 of the number 0, None where it is not known.
+    """
+    match op := value.defining_op:
+        case ops.Mul() if isinstance(flag := op.b.defining_op, ops.Cast):
+            return _count_multiple(op.a) if dtype_of(flag.a).kind == "bool" else None
+        case ops.Min() | ops.Max():
+            counts = _count_multiple(op.a), _count_multiple(op.b)
+            known = [n for n in counts if n is not None]
+            return gcd(*known) if len(known) == len(counts) else None
+        case CountBelow():
+            return op.multiple
+        case ops.Constant():
+            return int(op.value) if op.value >= 0 else None
+        case _:
+            return None
 
 
 @emits("elementwise.count_below")

@@ -303,7 +303,28 @@ def _involution(_: Rewriter, op: ew.Not | ew.Neg) -> Value | None:
 def _compare(rw: Rewriter, op: ew.Compare) -> Value | None:
     if op.a is op.b and is_int_valued(op.a):
         return rw.constant(op, op.predicate in ("eq", "le", "ge"), op.result.type)
+    a, b = _before_widening(op.a), _before_widening(op.b)
+    if a is not None and b is not None and a.type == b.type:
+        return rw.insert(op, ew.Compare(op.predicate, a, b), op.result.type)
+    for x, y, is_left in ((a, op.b, True), (b, op.a, False)):
+        number = constant_value(y)
+        if x is None or number is None:
+            continue
+        low, high = int_limits(ew.element_dtype(x, "compare"))
+        if low <= number <= high:
+            same = rw.constant(op, number, x.type)
+            sides = (x, same) if is_left else (same, x)
+            return rw.insert(op, ew.Compare(op.predicate, *sides), op.result.type)
     return None
+
+
+def _before_widening(value: Value) -> Value | None:
+    """The integers that a cast makes wider integers of, which are the same numbers."""
+    op = value.defining_op
+    if not isinstance(op, ew.Cast) or not op.dtype.is_int:
+        return None
+    source = ew.element_dtype(op.a, "compare")
+    return op.a if source.is_int and is_lossless(source, op.dtype) else None
 
 
 @rule(ew.Select)

@@ -8,7 +8,11 @@ normal numbers; `1 + exp(-x)` is none of these.
 
 from __future__ import annotations
 
+import math
+
 from tiledsl.dtypes import float32
+from tiledsl.ir.analysis.constants import constant_value
+from tiledsl.ir.analysis.constants import splat_source
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -32,6 +36,8 @@ _ROUNDED_BITS = 16
 def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     """Marks f32 exponentials `fast` where only 16 bits are kept, else `nonpositive` where they are.
 
+    Powers of two of what is at most 0 are `fast`: that flushes results below 2**-126, and no more.
+    Also of what is at most 0 unless a factor is negative: `x * scale - max(x) * scale`.
     Quotients of which 16 bits are kept are `fast` where the divisor is at least 1.
 
     `ex2.approx.ftz` after a multiplication by log2(e) is off by 2 ulp and by 1e-7 of its argument's
@@ -43,6 +49,11 @@ def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     for op in list(graph.walk()):
         if isinstance(op, ew.Div) and not op.fast and _dtype(op.result) == float32:
             if _is_at_least_one(op.b) and _is_rounded(graph, op.result):
+                graph.replace_op(op, op.rebuild({}, fast=True))
+                changes += 1
+            continue
+        if isinstance(op, ew.Exp2) and not op.fast and _dtype(op.result) == float32:
+            if is_at_most_zero(op.a, any_sign=True):
                 graph.replace_op(op, op.rebuild({}, fast=True))
                 changes += 1
             continue
@@ -116,10 +127,13 @@ def _is_at_least_one(value: Value) -> bool:
             return False
 
 
-def is_at_most_zero(value: Value) -> bool:
-    """Whether all elements are at most 0, or NaN: a difference to what is no smaller."""
+def is_at_most_zero(value: Value, *, any_sign: bool = False) -> bool:
+    """Whether all elements are at most 0, or NaN: a difference to what is no smaller.
+
+    any_sign: factors of unknown sign are taken not to be negative.
+    """
     op = value.defining_op
-    return isinstance(op, ew.Sub) and _is_bound(_unshaped(op.b), op.a)
+    return isinstance(op, ew.Sub) and _is_bound(_unshaped(op.b), op.a, any_sign=any_sign)
 
 
 def _unshaped(value: Value) -> Value:
@@ -128,13 +142,38 @@ def _unshaped(value: Value) -> Value:
     return value
 
 
-def _is_bound(bound: Value, value: Value) -> bool:
+def _is_bound(bound: Value, value: Value, *, any_sign: bool) -> bool:
     """Whether a value without its repetitions is a maximum of which `value` is a part."""
     op: Op | None = bound.defining_op
     match op:
         case Reduce(kind="max"):
             return op.inputs[0] is value
         case ew.Max():
-            return any(_is_bound(_unshaped(v), value) for v in op.operands)
+            found = [_unshaped(v) for v in op.operands]
+            return any(v is value or _is_bound(v, value, any_sign=any_sign) for v in found)
+        case ew.Select() if (lowest := _where_lowest(op)) is not None:
+            return _is_bound(lowest, value, any_sign=any_sign)
+        case ew.Mul() if isinstance(product := value.defining_op, ew.Mul):
+            return any(
+                _is_same_factor(c, d, any_sign=any_sign) and _is_bound(x, y, any_sign=any_sign)
+                for x, c in ((op.a, op.b), (op.b, op.a))
+                for y, d in ((product.a, product.b), (product.b, product.a))
+            )
         case _:
             return False
+
+
+def _is_same_factor(a: Value, b: Value, *, any_sign: bool) -> bool:
+    """Whether two values are one scalar, and it is above 0 if its sign matters."""
+    number = constant_value(a)
+    if number is not None:
+        return number == constant_value(b) and (any_sign or number > 0)
+    return any_sign and isinstance(a.type, TileType) and splat_source(a) is splat_source(b) is not a
+
+
+def _where_lowest(op: ew.Select) -> Value | None:
+    """x of `where(x == -inf, y, x)`, which is no smaller than x."""
+    test = op.condition.defining_op
+    if not isinstance(test, ew.Compare) or test.predicate != "eq" or test.a is not op.b:
+        return None
+    return op.b if constant_value(test.b) == -math.inf else None

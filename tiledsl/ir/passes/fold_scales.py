@@ -49,13 +49,13 @@ def fold_scales(graph: TileGraph, target: Target) -> PassReport:
             case Exp(fast=True):
                 changes += _fold_exponential(graph, op, op.a, math.log2(math.e))
             case Exp2(fast=True):
-                found = _scaled(op.a)
+                found = scaled(op.a)
                 if found is not None:
                     changes += _fold_exponential(graph, op, *found)
             case Select():
-                changes += _scale_after_mask(graph, op)
+                changes += scale_after_mask(graph, op)
             case Reduce(kind="max" | "min"):
-                changes += _scale_after_maximum(graph, op)
+                changes += scale_after_maximum(graph, op)
             case _:
                 pass
     return PassReport("fold-scales", changes)
@@ -71,7 +71,7 @@ def _fold_exponential(graph: TileGraph, op: Op, value: Value, factor: float) -> 
 
 def _times(b: Builder, value: Value, factor: float) -> Value:
     """value * factor, where factors inside of `value` and sums with repeated tiles take part."""
-    found = _scaled(value)
+    found = scaled(value)
     if found is not None:
         return _times(b, found[0], found[1] * factor)
     op = value.defining_op
@@ -86,9 +86,9 @@ def _times(b: Builder, value: Value, factor: float) -> Value:
     return b.value(Mul(value, b.value(Constant(factor, float32))))
 
 
-def _scale_after_mask(graph: TileGraph, op: Select) -> int:
+def scale_after_mask(graph: TileGraph, op: Select) -> int:
     """select(mask, x * c, -inf) is select(mask, x, -inf) * c for a positive c."""
-    found, other = _scaled(op.a), _constant_of(op.b)
+    found, other = scaled(op.a), constant_of(op.b)
     if found is None or found[1] <= 0 or other is None or not math.isinf(other):
         return 0
     b = _before(graph, op)
@@ -98,11 +98,11 @@ def _scale_after_mask(graph: TileGraph, op: Select) -> int:
     return 1
 
 
-def _scale_after_maximum(graph: TileGraph, op: Reduce) -> int:
+def scale_after_maximum(graph: TileGraph, op: Reduce) -> int:
     """max(x * c) is max(x) * c for a positive c."""
     if len(op.inputs) != 1:
         return 0
-    found = _scaled(op.inputs[0])
+    found = scaled(op.inputs[0])
     if found is None or found[1] <= 0:
         return 0
     b = _before(graph, op)
@@ -117,19 +117,19 @@ def _before(graph: TileGraph, op: Op) -> Builder:
     return Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
 
 
-def _scaled(value: Value) -> tuple[Value, float] | None:
+def scaled(value: Value) -> tuple[Value, float] | None:
     """(x, c) of a product x * c with a finite constant other than 0."""
     op = value.defining_op
     if not isinstance(op, Mul) or not _is_f32_tile(value):
         return None
     for x, c in ((op.a, op.b), (op.b, op.a)):
-        factor = _constant_of(c)
+        factor = constant_of(c)
         if factor is not None and factor != 0 and math.isfinite(factor):
             return x, factor
     return None
 
 
-def _constant_of(value: Value) -> float | None:
+def constant_of(value: Value) -> float | None:
     """The number that every element of a tile is, where it is known."""
     shapes = _repetition(value)
     source = shapes[-1].operands[0] if shapes else value

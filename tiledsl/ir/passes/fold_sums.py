@@ -18,7 +18,9 @@ from tiledsl.target import Target
 def fold_sums_pass(graph: TileGraph, target: Target) -> PassReport:
     """`acc += dot(a, b)` as `dot(a, b, acc)`, where a loop carries `acc`.
 
-    What else is added to a product may come late, as its scale does, and be added by CUDA cores.
+    Also where `acc` is first multiplied by a factor made of a product that `a` or `b` is made of,
+    as online softmax does: the factor is there when they are. What else is added to a product may
+    come late, as its scale does, and be added by CUDA cores.
     """
     del target
     return PassReport("fold-sums", fold_sums(graph, only_carried=True))
@@ -39,7 +41,7 @@ def fold_sums(graph: TileGraph, *, only_carried: bool = False) -> int:
         if not isinstance(total, ew.Add) or total.parent is not dot.parent:
             continue
         other = total.b if users[0].index == 0 else total.a
-        if only_carried and not (isinstance(other.owner, Region) and other.owner is dot.parent):
+        if only_carried and not (_is_carried(other, dot) or _is_rescaled(other, dot)):
             continue
         made = mma.Dot(
             dot.a, dot.b, other, precision=dot.precision, promote=dot.promote,
@@ -49,6 +51,36 @@ def fold_sums(graph: TileGraph, *, only_carried: bool = False) -> int:
         graph.erase(dot)
         count += 1
     return count
+
+
+def _is_carried(value: Value, dot: mma.Dot) -> bool:
+    """Whether the loop around a dot carries a value."""
+    return isinstance(value.owner, Region) and value.owner is dot.parent
+
+
+def _is_rescaled(value: Value, dot: mma.Dot) -> bool:
+    """Whether it is what the loop carries times a factor that comes no later than the operands."""
+    product = value.defining_op
+    if not isinstance(product, ew.Mul) or product.parent is not dot.parent:
+        return False
+    for kept, factor in ((product.a, product.b), (product.b, product.a)):
+        if _is_carried(kept, dot):
+            return bool(_dots_behind(factor) & (_dots_behind(dot.a) | _dots_behind(dot.b)))
+    return False
+
+
+def _dots_behind(value: Value) -> set[mma.Dot]:
+    """The dots of an iteration that a value follows from."""
+    found, seen, todo = set[mma.Dot](), set[int](), [value]
+    while todo:
+        op = todo.pop().defining_op
+        if op is None or op.id in seen:
+            continue
+        seen.add(op.id)
+        if isinstance(op, mma.Dot):
+            found.add(op)
+        todo += op.operands
+    return found
 
 
 def is_zero(value: Value) -> bool:

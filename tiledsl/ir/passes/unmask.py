@@ -25,6 +25,7 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
@@ -251,6 +252,8 @@ def _holds(condition: Value, loop: For, rows: _Rows) -> Range | None:  # noqa: C
         return _holds(op.a, loop, rows.through(op))
     if isinstance(op, ew.And):
         return _both(_holds(op.a, loop, rows), _holds(op.b, loop, rows))
+    if isinstance(op, ew.Or):
+        return _holds(op.a, loop, rows) or _holds(op.b, loop, rows)
     if not isinstance(op, ew.Compare) or not ew.element_dtype(op.a, "compare").is_int:
         return None
     a, b = _affine(op.a, loop, rows), _affine(op.b, loop, rows)
@@ -293,7 +296,7 @@ def _affine(value: Value, loop: For, rows: _Rows) -> Affine | None:  # noqa: C90
             return Affine(0, (), int(op.value), int(op.value))
         return Affine(0, ((value, 1),))
     match op:
-        case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Reshape():
+        case tile.Splat() | tile.Broadcast() | tile.ExpandDims() | tile.Reshape() | Hint():
             return _affine(op.a, loop, rows.through(op))
         case tile.Arange() if rows.dim == 0 and op.end - op.start > 1:
             return Affine(0, (), op.start, op.start, 1, op.end - op.start)

@@ -25,7 +25,7 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 
 PREDICATES = {"ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less}
-COLS, STEP = 8, 8
+COLS, STEP, OTHER = 8, 8, 40
 
 
 class Side:
@@ -55,7 +55,10 @@ class Side:
 
 
 class Mask:
-    """One or two comparisons of which one side moves with the loop."""
+    """One or two comparisons of which one side moves with the loop.
+
+    either: the first is enough, or something about the iteration itself which is never known.
+    """
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -64,12 +67,18 @@ class Mask:
             signs = rng.choice(((1, 0), (0, 1), (-1, 0)))
             predicate = rng.choice(sorted(PREDICATES))
             self.parts.append((predicate, Side(rng, signs[0]), Side(rng, signs[1])))
+        self.either = seed % 3 == 0
 
     def build(self, b: Builder, iv: Value, m: Value) -> Value:
         found = [
             b.value(ew.Compare(p, x.build(b, iv, m), y.build(b, iv, m))) for p, x, y in self.parts
         ]
-        return found[0] if len(found) == 1 else b.value(ew.And(*found))
+        out = found[0] if len(found) == 1 else b.value(ew.And(*found))
+        if not self.either:
+            return out
+        square = b.value(ew.Mul(iv, iv))
+        other = b.value(ew.Compare("eq", square, b.value(ew.Constant(OTHER * OTHER, int32))))
+        return b.value(ew.Or(b.value(tile.Splat(other, (COLS,))), out))
 
     @property
     def correlated(self) -> bool:

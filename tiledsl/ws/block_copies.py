@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import prod
 
+from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
 from tiledsl.ir.analysis.axis_info import AxisFacts
@@ -18,6 +20,8 @@ from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.memory_base import Base
 from tiledsl.ir.passes.fold_sums import is_zero
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
+from tiledsl.ir.specs import TensorView
+from tiledsl.ir.specs import factors_in
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -45,6 +49,8 @@ class _Pointers:
         self.shape = result.shape
         self.kept = [d for d in range(self.type.rank) if d not in load.squeeze]
         self.b = Builder(graph, load.parent, load.parent.ops.index(load), load.loc)
+        views = {view.name: view for view in graph.facts.get("views", ())}
+        self.view: TensorView | None = views.get(load.tensor.name)
 
     def load(self) -> pointer.Load:
         b, op = self.b, self.op
@@ -58,7 +64,7 @@ class _Pointers:
             at = self.coordinates(d, self.wide(op.offsets[d]))
             pointers = b.value(pointer.Add(pointers, self.distance(d, at)))
             conditions += self.inside(d, self.coordinates(d, op.offsets[d]))
-        mask = reduce(lambda x, y: b.value(ew.And(x, y)), conditions)
+        mask = reduce(lambda x, y: b.value(ew.And(x, y)), conditions) if conditions else None
         return b.add(pointer.Load(pointers, mask, loc=op.loc, names=(op.result.name,)))
 
     def wide(self, value: Value) -> Value:
@@ -100,10 +106,9 @@ class _Pointers:
         """Conditions that a coordinate, or each of a tile of them, is one of the tensor's."""
         b, offset = self.b, self.op.offsets[dim]
         dtype = offset.type.dtype if isinstance(offset.type, ScalarType) else int32
-        extent = b.value(memory.Shape(self.op.tensor, dim))
-        if dtype != int32:
-            extent = b.value(ew.Cast(extent, dtype))
-        limits = [("lt", extent)]
+        limits: list[tuple[str, Value]] = []
+        if self.view is None or self.view.shape[dim] is not None:
+            limits.append(("lt", self.extent(dim, dtype)))
         if not self.facts.of(offset).positive:
             limits.append(("ge", b.value(ew.Constant(0, dtype))))
         is_tile = isinstance(at.type, TileType)
@@ -111,3 +116,15 @@ class _Pointers:
             b.value(ew.Compare(name, at, self.spread(limit) if is_tile else limit))
             for name, limit in limits
         ]
+
+    def extent(self, dim: int, dtype: DType) -> Value:
+        """An extent, with what divides the arguments that it is a product of."""
+        b = self.b
+        out = b.value(memory.Shape(self.op.tensor, dim))
+        item = self.view.shape[dim] if self.view is not None else None
+        if item is not None:
+            number, names = factors_in(item)
+            every = number * prod(self.facts.divisors.get(name, 1) for name in names)
+            if every > 1:
+                out = b.value(Hint(out, divisibility=(every,)))
+        return out if dtype == int32 else b.value(ew.Cast(out, dtype))

@@ -1,14 +1,18 @@
 """Quotients and remainders of a loop variable, counted along instead of divided anew.
 
 `rs, c = i // steps, i % steps` of a loop that counts up by one: the remainder counts too, and where
-it would reach the divisor it begins at 0 again and the quotient moves by one. A division takes some
-50 instructions, one after the other, for which the copies of an iteration would wait.
+it would reach the divisor it begins at 0 again and the quotient moves by one. The dividend of
+`(32 * k + first) // n` moves by 32 an iteration: quotient and remainder of 32 by n are added, and
+what the remainder then has too much is carried over. A division takes some 50 instructions, one
+after the other, for which the copies of an iteration would wait.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -24,12 +28,31 @@ Division = ew.FloorDiv | ew.Mod
 
 
 @dataclass(frozen=True)
-class _Counter:
-    """What `loop variable + ahead` is divided by, in which ops."""
+class _Dividend:
+    """`scale * loop variable + number + terms`; terms: numbers times what no iteration changes."""
 
-    ahead: int
+    scale: int
+    number: int
+    terms: tuple[tuple[int, Value], ...] = ()
+
+    def plus(self, other: _Dividend) -> _Dividend:
+        return _Dividend(
+            self.scale + other.scale, self.number + other.number, (*self.terms, *other.terms)
+        )
+
+    def times(self, factor: int) -> _Dividend:
+        terms = tuple((factor * n, v) for n, v in self.terms)
+        return _Dividend(factor * self.scale, factor * self.number, terms)
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """What a dividend is divided by, in which ops. step: how far it moves in an iteration."""
+
+    dividend: _Dividend
     divisor: Value
     ops: tuple[Division, ...]
+    step: int
 
 
 def count_divisions(graph: TileGraph, region: Region) -> int:
@@ -38,64 +61,66 @@ def count_divisions(graph: TileGraph, region: Region) -> int:
     for loop in [op for op in region.walk() if isinstance(op, For)]:
         if any(isinstance(op, For) for op in loop.body.walk()):
             continue
-        found = _counters(loop) if any(isinstance(op, Copy) for op in loop.body.walk()) else []
+        if not any(isinstance(op, Copy) for op in loop.body.walk()):
+            continue
+        found = _counters(loop, axis_facts(region, graph.facts.get("divisors", {})))
         if found:
             _rewrite(graph, loop, found)
             count += len(found)
     return count
 
 
-def _counters(loop: For) -> list[_Counter]:
-    """Divisions of a loop that begins at a number that is not below 0 and counts up by one."""
-    lower = constant_value(loop.lower)
-    if not isinstance(lower, int) or lower < 0 or constant_value(loop.step) != 1:
+def _counters(loop: For, facts: AxisFacts) -> list[_Counter]:
+    """Divisions of numbers that are never below 0, by what the loop does not change."""
+    step = constant_value(loop.step)
+    if not isinstance(step, int) or step <= 0:
         return []
     inside = {v for op in loop.body.walk() for v in op.results} | set(loop.body.args)
-    found: dict[tuple[int, Value], list[Division]] = {}
+    found: dict[tuple[_Dividend, Value], list[Division]] = {}
     for op in loop.body.ops:
-        if not isinstance(op, Division) or not isinstance(op.result.type, ScalarType):
+        if not isinstance(op, Division) or op.result.type != loop.iv.type:
             continue
-        ahead = _ahead(loop, op.a)
         is_number = constant_value(op.b) is not None  # a few instructions, none of them slow
-        if ahead is not None and op.b not in inside and not is_number:
-            found.setdefault((ahead, op.b), []).append(op)
-    return [_Counter(ahead, by, tuple(ops)) for (ahead, by), ops in found.items()]
+        if op.b in inside or is_number or not facts.of(op.a).positive:
+            continue
+        dividend = _dividend(loop, op.a, inside)
+        if dividend is not None and dividend.scale > 0:
+            found.setdefault((dividend, op.b), []).append(op)
+    return [_Counter(d, by, tuple(ops), d.scale * step) for (d, by), ops in found.items()]
 
 
-def _ahead(loop: For, value: Value) -> int | None:
-    """How far a value is ahead of the loop variable; None where it is no such sum."""
+def _dividend(loop: For, value: Value, inside: set[Value]) -> _Dividend | None:
+    """A value as a sum; None where it is none."""
     if value is loop.iv:
-        return 0
+        return _Dividend(1, 0)
+    number = constant_value(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        return _Dividend(0, number)
+    if value not in inside:
+        return _Dividend(0, 0, ((1, value),)) if value.type == loop.iv.type else None
     op = value.defining_op
-    if not isinstance(op, ew.Add):
+    if not isinstance(op, ew.Add | ew.Mul):
         return None
-    sides = [_number(v) for v in (op.a, op.b) if v is not loop.iv]
-    if len(sides) != 1 or sides[0] is None or sides[0] < 0:
+    a, b = (_dividend(loop, v, inside) for v in (op.a, op.b))
+    if a is None or b is None:
         return None
-    return sides[0]
-
-
-def _number(value: Value) -> int | None:
-    """A constant, or a product of two."""
-    op = value.defining_op
-    if isinstance(op, ew.Mul):
-        a, b = _number(op.a), _number(op.b)
-        return None if a is None or b is None else a * b
-    found = constant_value(value)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    if isinstance(op, ew.Add):
+        return a.plus(b)
+    for x, y in ((a, b), (b, a)):
+        if not x.scale and not x.terms:
+            return y.times(x.number)
+    return None
 
 
 def _rewrite(graph: TileGraph, old: For, counters: list[_Counter]) -> None:
     assert old.parent is not None
     b = Builder(graph, old.parent, old.parent.ops.index(old), old.loc)
     starts: list[Value] = []
-    limits: list[tuple[Value, Value]] = []
+    limits: list[_Limit] = []
     for c in counters:
-        first = old.lower
-        if c.ahead:
-            first = b.value(ew.Add(first, _constant(b, c.ahead, old.iv)))
+        first = _first(b, old, c.dividend)
         starts += [b.value(ew.FloorDiv(first, c.divisor)), b.value(ew.Mod(first, c.divisor))]
-        limits.append(_limit(b, c.divisor))
+        limits.append(_limit(b, c.divisor, c.step))
     end = old.body.terminator
     assert isinstance(end, Yield)
     new = For(
@@ -118,8 +143,8 @@ def _rewrite(graph: TileGraph, old: For, counters: list[_Counter]) -> None:
     inner = Builder(graph, new.body, new.body.ops.index(end), old.loc)
     nexts = [
         v
-        for (limit, move), at in zip(limits, range(0, len(counted), 2), strict=True)
-        for v in _next(inner, counted[at], counted[at + 1], limit, move)
+        for limit, at in zip(limits, range(0, len(counted), 2), strict=True)
+        for v in _next(inner, counted[at], counted[at + 1], limit)
     ]
     graph.replace_op(end, Yield((*end.values, *nexts), loc=end.loc))
     for a, fresh in zip(old.results, new.results, strict=False):
@@ -128,14 +153,45 @@ def _rewrite(graph: TileGraph, old: For, counters: list[_Counter]) -> None:
     graph.erase(old)
 
 
-def _next(
-    b: Builder, quotient: Value, rest: Value, limit: Value, move: Value
-) -> tuple[Value, Value]:
+def _first(b: Builder, loop: For, dividend: _Dividend) -> Value:
+    """The dividend of the first iteration."""
+    parts = [(dividend.scale, loop.lower), *dividend.terms]
+    out: Value | None = None
+    for factor, value in parts:
+        term = value if factor == 1 else b.value(ew.Mul(value, _constant(b, factor, value)))
+        out = term if out is None else b.value(ew.Add(out, term))
+    assert out is not None
+    if dividend.number:
+        out = b.value(ew.Add(out, _constant(b, dividend.number, out)))
+    return out
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """rest: where a remainder begins anew. move: by how much the quotient then moves.
+
+    quotients, rests: what an iteration adds to both besides, None where that is 0 and 1.
+    """
+
+    rest: Value
+    move: Value
+    quotients: Value | None = None
+    rests: Value | None = None
+
+
+def _next(b: Builder, quotient: Value, rest: Value, limit: _Limit) -> tuple[Value, Value]:
     """Quotient and remainder of the iteration after one."""
-    following = b.value(ew.Add(rest, _constant(b, 1, rest)))
-    is_full = b.value(ew.Compare("eq", following, limit))
-    moved = b.value(ew.Select(is_full, b.value(ew.Add(quotient, move)), quotient))
-    return moved, b.value(ew.Select(is_full, _constant(b, 0, rest), following))
+    if limit.quotients is None or limit.rests is None:
+        following = b.value(ew.Add(rest, _constant(b, 1, rest)))
+        is_full = b.value(ew.Compare("eq", following, limit.rest))
+        moved = b.value(ew.Select(is_full, b.value(ew.Add(quotient, limit.move)), quotient))
+        return moved, b.value(ew.Select(is_full, _constant(b, 0, rest), following))
+    following = b.value(ew.Add(rest, limit.rests))
+    is_full = b.value(ew.Compare("ge", following, limit.rest))
+    moved = b.value(ew.Add(quotient, limit.quotients))
+    carried = b.value(ew.Add(moved, limit.move))
+    left = b.value(ew.Sub(following, limit.rest))
+    return b.value(ew.Select(is_full, carried, moved)), b.value(ew.Select(is_full, left, following))
 
 
 def _names(counters: list[_Counter]) -> list[str]:
@@ -146,8 +202,8 @@ def _names(counters: list[_Counter]) -> list[str]:
     ]
 
 
-def _limit(b: Builder, divisor: Value) -> tuple[Value, Value]:
-    """Where a remainder begins anew, and by how much the quotient then moves.
+def _limit(b: Builder, divisor: Value, step: int) -> _Limit:
+    """What an iteration adds, and where that is carried over.
 
     Divisors below 0 count downwards; a quotient and a remainder by 0 stay 0.
     """
@@ -156,7 +212,12 @@ def _limit(b: Builder, divisor: Value) -> tuple[Value, Value]:
     limit = b.value(ew.Select(is_zero, one, b.value(ew.Abs(divisor))))
     is_below = b.value(ew.Compare("lt", divisor, zero))
     down = b.value(ew.Select(is_below, _constant(b, -1, divisor), one))
-    return limit, b.value(ew.Select(is_zero, zero, down))
+    move = b.value(ew.Select(is_zero, zero, down))
+    if step == 1:
+        return _Limit(limit, move)
+    whole = _constant(b, step, divisor)
+    quotients = b.value(ew.Mul(b.value(ew.FloorDiv(whole, limit)), move))
+    return _Limit(limit, move, quotients, b.value(ew.Mod(whole, limit)))
 
 
 def _constant(b: Builder, number: int, like: Value) -> Value:

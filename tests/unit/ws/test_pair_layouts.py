@@ -23,7 +23,7 @@ def test_interleaves_in_a_row_stay_in_their_threads() -> None:
     q = torch.randint(-(2**31), 2**31 - 1, (32, 32), dtype=torch.int32)
     o = torch.full((32, 256), -1, dtype=torch.int32)
     text = unpack_nibbles.compile(q, o, 0, grid=(1,)).module.source.partition('extern "C"')[2]
-    assert text.count("write_shared") == 1, "words are brought to where the result is stored, once"
+    assert text.count("write_shared") == 0, "words are loaded where the result is stored"
     unpack_nibbles[(1,)](q, o, 0)
     want = (q[:, :, None] >> (torch.arange(8) * 4)) & 15
     assert torch.equal(o, want.reshape(32, 256).int())

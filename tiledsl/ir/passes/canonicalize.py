@@ -28,6 +28,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops import tile_moves
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.ir.types import ScalarType
@@ -371,6 +372,17 @@ def _bitcast(rw: Rewriter, op: ew.Bitcast) -> Value | None:
 @rule(tile.ExpandDims)
 def _expand_dims(rw: Rewriter, op: tile.ExpandDims) -> Value | None:
     return rw.splat(op, op.a)
+
+
+@rule(tile_moves.Join)
+def _join(rw: Rewriter, op: tile_moves.Join) -> Value | None:
+    """A tile joined with itself is repeated, which moves nothing between threads."""
+    type_ = op.result.type
+    if op.a is not op.b or not isinstance(type_, TileType) or type_.layout is not None:
+        return None
+    one = TileType((*type_.shape[:-1], 1), type_.dtype)
+    twice = rw.insert(op, tile.ExpandDims(op.a, type_.rank - 1), one)
+    return rw.insert(op, tile.Broadcast(twice, type_.shape), type_)
 
 
 @rule(tile.Broadcast, tile.Reshape)

@@ -25,6 +25,7 @@ from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.pair_maps import pair_maps
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.single_graph import lower_single
 from tiledsl.ws.single_layout import copies_suffice
@@ -170,6 +171,7 @@ def _single(
     )  # fmt: skip
     plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
     fuse_elementwise(out, role.body, axis_facts(role.body, out.facts.get("divisors", {})))
+    pair_maps(out, role.body)
     rings = sum(ring.depth * ring.type_.bytes for ring in out.find(Ring))
     room = space_of(request.target, plan.min_blocks, role) - rings
     if plan.stays and (note := turn_rows(out, role, room)):

@@ -18,6 +18,12 @@ from tests.ring_kernels import paged_decode
 from tests.ring_kernels import ring_kernel
 from tests.ring_kernels import strided_args
 from tests.ring_kernels import strided_matmul
+from tests.unpacked_kernels import interleaved_args
+from tests.unpacked_kernels import interleaved_words
+from tests.unpacked_kernels import joined_args
+from tests.unpacked_kernels import joined_halves
+from tests.unpacked_kernels import shifted_args
+from tests.unpacked_kernels import shifted_words
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
@@ -35,8 +41,20 @@ WIDE = "cp.async.cg.shared.global"
         (paged_decode, paged_args(1, 16, 128, 64, 10), WIDE),
         (paged_decode, paged_args(1, 64, 128, 64, 10), WIDE),
         (strided_matmul, strided_args(8, 8, 100, (128, 128, 64)), "cp.async.ca.shared.global"),
+        (shifted_words, shifted_args(64, 64, 512, (64, 64, 32)), WIDE),
+        (joined_halves, joined_args(64, 128, 128, (128, 128, 64)), WIDE),
+        (interleaved_words, interleaved_args(16, 64, 256, (32, 32, 32)), WIDE),
     ],
-    ids=["rows128", "rows256", "pages16", "pages64", "strides"],
+    ids=[
+        "rows128",
+        "rows256",
+        "pages16",
+        "pages64",
+        "strides",
+        "shifted",
+        "joined",
+        "interleaved",
+    ],
 )
 def test_log_is_clean(kernel: Any, args: list[Any], copy: str) -> None:
     made, _ = ring_kernel(kernel, args)

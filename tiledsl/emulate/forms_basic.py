@@ -22,6 +22,13 @@ _ASSIGN: Final = {
     "::emu::to_f16(::emu::from_e4m3({1} >> 8)));",
     "cvt.rn.f16x2.e5m2x2": "{0} = ::emu::pair16(::emu::to_f16(::emu::from_e5m2({1})), "
     "::emu::to_f16(::emu::from_e5m2({1} >> 8)));",
+    **{
+        f"{name}.rn.{kind}x2": f"{{0}} = ::emu::pair16(::emu::to_{kind}(::emu::from_{kind}({{1}}) "
+        f"{sign} ::emu::from_{kind}({{2}})), ::emu::to_{kind}(::emu::from_{kind}({{1}} >> 16) "
+        f"{sign} ::emu::from_{kind}({{2}} >> 16)));"
+        for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))
+        for kind in ("f16", "bf16")
+    },
     "ex2.approx.ftz.f32": "{0} = ::emu::ftz(exp2f(::emu::ftz({1})));",
     "lg2.approx.ftz.f32": "{0} = log2f(::emu::ftz({1}));",
     "rcp.approx.ftz.f32": "{0} = ::emu::ftz(1.0f / ::emu::ftz({1}));",

@@ -56,6 +56,7 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
+from tiledsl.ws.shared_layouts import reshaped_operands
 from tiledsl.ws.shared_layouts import shared_shape
 from tiledsl.ws.short_rows import ShortRows
 from tiledsl.ws.short_rows import short_rows
@@ -71,6 +72,10 @@ ROW_VECTORS = 2
 """Vectors of a short row for a lane: with more, what rows share takes the registers of rows."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
 """Ops that say which layout their tiles should have."""
+
+
+_SHARING = (mma.Dot, smem.Read, tile.Reshape, tile_moves.Join)
+"""Ops that say how tiles lie that shared memory holds before or after."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,10 @@ class _Groups:
         ra, rb = self.root(a), self.root(b)
         if ra is not rb:
             self.parent[rb] = ra
+
+    def tied(self, a: Value, b: Value) -> bool:
+        """Whether two values lie alike."""
+        return self.root(a) is self.root(b)
 
     def get(self, v: Value) -> Layout | None:
         return self.layout.get(self.root(v))
@@ -431,14 +440,14 @@ def _offer_defaults(
                 shape = shared_shape(through, mine, num_warps) or shape
             groups.offer(v, _default(accesses, v, num_warps, mine, shape, rows))
 
-    through: list[Op] = [o for o in ops if isinstance(o, mma.Dot | smem.Read)]
+    through: list[Op] = [o for o in ops if isinstance(o, _SHARING)]
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
     for _, same in groupby([v for v in values if v in anchors], key=_size):
         for v in list(same):
             offer(v)
         _propagate(open_links, groups)
-    for v in values:
+    for v in [*reshaped_operands(ops, groups.tied), *values]:
         if groups.get(v) is None:
             offer(v)
             _propagate(open_links, groups)

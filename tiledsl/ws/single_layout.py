@@ -36,6 +36,7 @@ from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.memory_order import order_layouts
+from tiledsl.ws.repeated_loads import load_once
 from tiledsl.ws.ring_places import ring_groups
 from tiledsl.ws.ring_places import shared_ring_bytes
 from tiledsl.ws.row_loops import reduces
@@ -281,6 +282,7 @@ def _lay_out(
         threads = plan.num_threads * plan.num_ctas
         notes += load_ahead(out, role.body, threads, fetches=fetches)
     else:
+        notes += load_once(out, role.body)
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
         count_divisions(out, role.body)
         split_addresses(out, role.body)

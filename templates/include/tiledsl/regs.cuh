@@ -164,6 +164,49 @@ template <> struct PairOf<e5m2> {
   static TDSL_FN u32 pack(float lo, float hi) { return pack_e5m2x2(lo, hi); }
   static TDSL_FN void unpack(u32 raw, float& lo, float& hi) { unpack_e5m2x2((u16)raw, lo, hi); }
 };
+// add.rn.{f16x2,bf16x2}: of two pairs, each element rounded once. Thread. ISA: add.
+template <class T> TDSL_FN u32 add_pair(u32 a, u32 b);
+template <> TDSL_FN u32 add_pair<f16>(u32 a, u32 b) {
+  u32 r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <> TDSL_FN u32 add_pair<bf16>(u32 a, u32 b) {
+  u32 r;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+// sub.rn.{f16x2,bf16x2}: of two pairs, each element rounded once. Thread. ISA: sub.
+template <class T> TDSL_FN u32 sub_pair(u32 a, u32 b);
+template <> TDSL_FN u32 sub_pair<f16>(u32 a, u32 b) {
+  u32 r;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <> TDSL_FN u32 sub_pair<bf16>(u32 a, u32 b) {
+  u32 r;
+  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+// mul.rn.{f16x2,bf16x2}: of two pairs, each element rounded once. Thread. ISA: mul.
+template <class T> TDSL_FN u32 mul_pair(u32 a, u32 b);
+template <> TDSL_FN u32 mul_pair<f16>(u32 a, u32 b) {
+  u32 r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+template <> TDSL_FN u32 mul_pair<bf16>(u32 a, u32 b) {
+  u32 r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+// A number twice. Thread. ISA: cvt.
+template <class T> TDSL_FN u32 pair_of(float x) { return PairOf<T>::pack(x, x); }
+// Elements a and b of a packed tile in one word; both constant after unrolling. Thread. ISA: prmt.
+template <class T, int N> TDSL_FN u32 pair_at(const Packed<T, N>& x, int a, int b) {
+  if (b == a + 1 && a % 2 == 0) return x.w[a / 2];
+  return __byte_perm(x.w[a / 2], x.w[b / 2], (a % 2 ? 0x32 : 0x10) | (b % 2 ? 0x7600 : 0x5400));
+}
 template <class T, int N> TDSL_FN u32 Packed<T, N>::pair(Value lo, Value hi) { return PairOf<T>::pack(lo, hi); }
 template <class T, int N> TDSL_FN void Packed<T, N>::unpair(u32 raw, Value& lo, Value& hi) {
   PairOf<T>::unpack(raw, lo, hi);

@@ -13,6 +13,8 @@ from dataclasses import replace
 from math import gcd
 
 from tiledsl.codegen.contexts.control import known_sign
+from tiledsl.codegen.contexts.pairs import is_of_pairs
+from tiledsl.codegen.contexts.pairs import pair_math
 from tiledsl.codegen.contexts.segments import bound_of_map
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
@@ -160,9 +162,12 @@ def constant(op: ops.Constant, e: Emission) -> None:
 
 
 @emits("elementwise.add", "elementwise.sub", "elementwise.mul")
-def arithmetic(op: ops.Binary, e: Emission) -> Expression:
+def arithmetic(op: ops.Binary, e: Emission) -> Expression | None:
     """`a + b`."""
     name = op.opcode.partition(".")[2]
+    if is_of_pairs(op):
+        e.bind(op.result, pair_math(e, op, name))
+        return None
     symbol = {"add": "+", "sub": "-", "mul": "*"}[name]
     if not _wraps(op):
         return _operator(op, e, symbol)
@@ -350,6 +355,8 @@ def cast(op: ops.Cast, e: Emission) -> Expression:
     wrap = rounding(op, e) if narrows else ""
     if scalar_type(source) == scalar_type(target):
         return OperatorContext(wrap, True, e.atom(op.a), variant="same")
+    if source.is_int and source.bits < 32 and scalar_type(target) == "float":
+        return CallContext(wrap, True, "small_to_float", e.text(op.a), "call")
     return OperatorContext(wrap, True, e.atom(op.a), operator=scalar_type(target))
 
 

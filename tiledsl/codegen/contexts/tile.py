@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.codegen.contexts.pairs import pair_of_scalar
+from tiledsl.codegen.contexts.pairs import pair_of_tile
 from tiledsl.codegen.contexts.segments import read_segments
 from tiledsl.codegen.contexts.segments import whole_of_map
 from tiledsl.codegen.cpp import indent
@@ -130,9 +132,14 @@ def bind_elements(op: ops.Map | Lanes, layout: Layout, e: Emission) -> None:
         if isinstance(value.type, TileType):
             follows = op.follows[n] if n < len(op.follows) else tuple(range(value.type.rank))
             index = register_index(e, layout, value, follows)
+            if isinstance(op, ops.Map) and op.pairs:
+                e.bind(arg, pair_of_tile(e, value, index, _INDEX))
+                continue
             e.bind(arg, element(e, value, index))
             if is_packed(value.type.dtype):
                 e.raw[arg] = f"get_raw({e.text(value)}, {index})"
+        elif isinstance(op, ops.Map) and op.pairs:
+            e.bind(arg, pair_of_scalar(e, value))
         else:
             e.bind(arg, e.text(value), atomic=e.atom(value) == e.text(value))
             if value in e.raw:
@@ -198,6 +205,10 @@ def yield_map(op: control.Yield, e: Emission) -> StoresContext | None:
     """Stores into the results, or returns the element that is packed with its neighbours."""
     parent = op.parent.parent if op.parent else None
     assert isinstance(parent, ops.Map)
+    if parent.pairs:
+        return StoresContext(
+            f"{e.name(parent.results[0])}.w[{_INDEX} / 2] = {e.text(op.values[0])};"
+        )
     if moved := _moved(parent, e):
         return StoresContext(f"put_raw({e.name(parent.results[0])}, {_INDEX}, {moved});")
     if _is_whole_packed(parent):
@@ -227,6 +238,8 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
+    if op.pairs:
+        return MapContext("", count, indent(body), pins, variant="pairs")
     if _moved(op, e):
         return MapContext("", count, indent(body), pins, unroll=unroll)
     packs = _is_whole_packed(op)

@@ -227,6 +227,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     unless_one: an f32 tile among the inputs, -1 for none: a warp that sees nothing but ones in it
     computes nothing. For products with it, which are the same then.
     shape, layout: the iteration space; all results have it.
+    pairs: two registers at once are computed, of 16-bit floats that are added and multiplied only.
     """
 
     vectorized = True
@@ -240,6 +241,7 @@ class Map(Op, opcode="tile.map", levels=Level.WARP_SPECIALIZED | Level.MACHINE):
     part_of_warpgroup: bool = attribute(default=False)
     in_place: int = attribute(default=-1)
     unless_one: int = attribute(default=-1)
+    pairs: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         return tuple(TileType(self.shape, d, self.layout) for d in self.out_dtypes)

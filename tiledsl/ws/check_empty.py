@@ -186,7 +186,7 @@ class _Terms:
         match name, op.operands:
             case "constant", _ if isinstance(op, Constant) and isinstance(op.value, int):
                 return [(int(op.value), ())]
-            case "cast", (a,):
+            case "cast" | "hint", (a,):
                 return self._bounds(a, sign)
             case "add", (a, b):
                 pairs = product(self._bounds(a, sign), self._bounds(b, sign))

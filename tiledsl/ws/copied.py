@@ -22,12 +22,12 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.access_layouts import wanted_shape
-from tiledsl.ws.copy_rings import copy_bytes
-from tiledsl.ws.copy_rings import copy_obstacle
 from tiledsl.ws.copy_rings import read_argument
 from tiledsl.ws.copy_rings import written_argument
 from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.operands import Copies
+from tiledsl.ws.ring_loads import copy_bytes
+from tiledsl.ws.ring_loads import copy_obstacle
 
 K_BYTES = 32
 """Of an operand, 16-bit elements or smaller ones, that one instruction reads along K."""

@@ -58,6 +58,14 @@ def in_ring(value: Value) -> bool:
     return isinstance(op, RingSlot) or (isinstance(op, smem.View) and in_ring(op.a))
 
 
+def needs_sync(value: Value) -> bool:
+    """Whether a slot of a ring has been filled just now, and threads have waited for their part."""
+    op = value.defining_op
+    if isinstance(op, smem.View):
+        return needs_sync(op.a)
+    return isinstance(op, RingSlot) and op.needs_sync
+
+
 def is_MN_major(memory: SmemType, dim: int, whole: int) -> bool:
     """Whether wgmma can read an operand that is contiguous along M or N: whole boxes of 16 bits."""
     return memory.dtype.bits == 16 and memory.shape[dim] % whole == 0

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
+from tiledsl.errors import InternalError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
@@ -44,6 +45,7 @@ from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.dot_operands import in_ring
 from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_operands import is_promoted
+from tiledsl.ws.dot_operands import needs_sync
 from tiledsl.ws.dot_operands import operand_tile
 from tiledsl.ws.dot_operands import outer_loop
 from tiledsl.ws.dot_operands import stays_in_registers
@@ -222,7 +224,9 @@ class DotLowering:
     # ------------------------------------------------------------------ staging
     def is_staged(self, value: Value) -> bool:
         """Whether threads have just written an operand, for which all of them wait."""
-        return not (isinstance(value.type, TileType) or in_ring(value) or value in self.ready)
+        if in_ring(value):
+            return needs_sync(value)
+        return not (isinstance(value.type, TileType) or value in self.ready)
 
     def staged(
         self, b: Builder, op: mma.Dot, *, first: int = 0, count: int = 0
@@ -264,6 +268,9 @@ class DotLowering:
         found = None if count else self.ring_side(op, value, side)
         if found is not None:
             return found
+        read = value.defining_op
+        if isinstance(read, smem.Read) and needs_sync(read.smem):
+            raise InternalError("a slot that others may still fill is read into registers", op.loc)
         if not count and stays_in_registers(op, value, side, self.groups):
             return value
         K_dim = 1 - side

@@ -24,7 +24,6 @@ from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
-from tiledsl.ws.copy_rings import RingLimits
 from tiledsl.ws.copy_rings import copy_rings
 from tiledsl.ws.counted_divisions import count_divisions
 from tiledsl.ws.fetch_ahead import fetch_ahead
@@ -37,6 +36,7 @@ from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.memory_order import order_layouts
 from tiledsl.ws.repeated_loads import load_once
+from tiledsl.ws.ring_loads import RingLimits
 from tiledsl.ws.ring_places import ring_groups
 from tiledsl.ws.ring_places import shared_ring_bytes
 from tiledsl.ws.row_loops import reduces
@@ -241,7 +241,7 @@ class _Attempt:
     def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:
         """The result, with one more note where there is something to say."""
         plan = replace(plan, stays=self.stays)
-        depth = self.depth if self.graph.find(Ring) else 0
+        depth = self.depth if any(ring.depth > 1 for ring in self.graph.find(Ring)) else 0
         notes = [*([note] if note else []), *self.notes]
         return self.graph, self.role, notes, replace(plan, num_stages=depth)
 

@@ -41,10 +41,15 @@ class Ring(Op, opcode="smem.ring", levels=Level.WARP_SPECIALIZED, effect=Effect.
 
 
 class RingSlot(Op, opcode="smem.ring_slot", levels=LOWER, effect=Effect.SYNC):
-    """Tile `index` (i32, equal in all threads) of a ring."""
+    """Tile `index` (i32, equal in all threads) of a ring.
+
+    needs_sync: threads wait for their own copies to it only: who reads it waits for all of them,
+    before and after.
+    """
 
     ring: Value = operand()
     index: Value = operand()
+    needs_sync: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         if not isinstance(self.index.type, ScalarType) or not self.index.type.dtype.is_int:

@@ -132,6 +132,14 @@ inline long long max(long long x, long long y) { return x > y ? x : y; }
 inline float min(float x, float y) { return fminf(x, y); }
 inline float max(float x, float y) { return fmaxf(x, y); }
 
+// Maxima and minima that ignore signalling NaNs, too, where those of libm are quiet NaNs.
+namespace tdsl {
+inline float fmaxf(float x, float y) { return y != y ? x : x != x ? y : ::fmaxf(x, y); }
+inline float fminf(float x, float y) { return y != y ? x : x != x ? y : ::fminf(x, y); }
+inline double fmax(double x, double y) { return y != y ? x : x != x ? y : ::fmax(x, y); }
+inline double fmin(double x, double y) { return y != y ? x : x != x ? y : ::fmin(x, y); }
+}  // namespace tdsl
+
 // ------------------------------------------------------------------ instructions of one statement
 namespace emu {
 inline float ftz(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }

@@ -127,6 +127,47 @@ def test_extrema_are_those_of_the_numbers(dtype: torch.dtype, N: int, warps: int
 
 
 @tiledsl.jit
+def first_of_all(
+    x: tl.Tensor, at: tl.Tensor, best: tl.Tensor, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr
+):
+    """Along the first, the second and the last dimension, and of all elements."""
+    tile = x.load((0, 0), (A * B, C)).reshape(A, B, C)
+    for axis in tl.static_range(3):
+        high, place = tl.max(tile, axis, return_indices=True)
+        at.store((2 * axis, 0), tl.reshape(place, (1, A * B * C // tile.shape[axis])))
+        at.store(
+            (2 * axis + 1, 0), tl.reshape(tl.argmin(tile, axis), (1, A * B * C // tile.shape[axis]))
+        )
+        best.store((axis, 0), tl.reshape(high, (1, A * B * C // tile.shape[axis])).to(best.dtype))
+    flat = tl.reshape(tile, (1, A * B * C))
+    at.store((6, 0), tl.argmax(flat, 1)[None, :])
+    at.store((7, 0), tl.argmin(flat, 1)[None, :])
+
+
+@pytest.mark.parametrize("warps", [1, 8])
+@pytest.mark.parametrize("dtype", [F32, F64, BF16, torch.int32, torch.int64], ids=str)
+def test_of_equal_elements_the_first_is_chosen(dtype: torch.dtype, warps: int) -> None:
+    """Few values, zeros of both signs among them."""
+    A, B, C = 4, 8, 64
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.choice([-2.0, -1.0, -0.0, 0.0], (A * B, C))).to(dtype)
+    wide = {BF16: F32}.get(dtype, dtype)
+    made = [
+        {"at": torch.zeros(8, A * B * C // 4, dtype=torch.int32),
+         "best": torch.zeros(3, A * B * C // 4, dtype=wide)}
+        for _ in range(2)
+    ]  # fmt: skip
+    first_of_all[(1,)](x, *made[0].values(), A, B, C)
+    emulated(first_of_all, {"x": x, **made[1]}, A=A, B=B, C=C, num_warps=warps)
+    assert torch.equal(made[0]["at"], made[1]["at"])
+    np.testing.assert_array_equal(bits(made[0]["best"]), bits(made[1]["best"]))
+    along = x.double().numpy().reshape(A, B, C)
+    for axis in range(3):
+        want = np.stack([along.argmax(axis).ravel(), along.argmin(axis).ravel()])
+        np.testing.assert_array_equal(made[0]["at"][2 * axis : 2 * axis + 2, : want.shape[1]], want)
+
+
+@tiledsl.jit
 def chosen(x: tl.Tensor, y: tl.Tensor, o: tl.Tensor, N: tl.constexpr):
     """One of two elements, one or a constant, one of three, and one of other bits."""
     a, b, odd = x.load((0,), (N,)), y.load((0,), (N,)), tl.arange(0, N) % 2 == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 
 from tiledsl.ir.layout import Layout
@@ -80,6 +81,13 @@ class AxisPlan:
         """The register that step r of result register o reads."""
         of_o, of_r = self.register_terms()
         return evaluate(of_o, o) + evaluate(of_r, r)
+
+    @property
+    def rises(self) -> bool:
+        """Whether the elements that a thread combines follow each other along the one axis."""
+        of_r = self.register_terms()[1]
+        at = [self.layout.reg_coord(self.axes[0], evaluate(of_r, r)) for r in range(self.count)]
+        return len(self.axes) == 1 and all(x < y for x, y in pairwise(at))
 
     # ------------------------------------------------------------------ shared memory
     @property

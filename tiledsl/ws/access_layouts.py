@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import gcd
 from math import prod
 
 import numpy as np
@@ -144,11 +145,23 @@ def access_width(op: Access, layout: Layout, facts: AxisFacts) -> tuple[int, boo
         return shift.width, shift.falls
     while width > 1 and (held % width or type_.shape[dim] % width or layout.num_regs % width):
         width //= 2
-    if width * element.bytes < 4:
+    if width * element.bytes < 2:
         return 1, True
     mask = op.mask if not isinstance(op, atomic.Cas) else None
     whole = mask is None or facts.of(mask).axes[dim].constancy % width == 0
     return width, whole
+
+
+def repeated(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> int:
+    """Neighbours in consecutive registers of a thread that a load reads from one place."""
+    found = vector_dim(layout)
+    if not isinstance(op, pointer.Load) or op.volatile or found is None:
+        return 1
+    dim, count = found
+    for value in (op.pointer, op.mask, op.other):
+        if value is not None and isinstance(value.type, TileType):
+            count = gcd(count, facts.of(value).axes[dim].constancy)
+    return count if layout.num_regs % count == 0 else 1
 
 
 def copied_width(

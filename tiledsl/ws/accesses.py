@@ -40,6 +40,7 @@ from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import access_width
 from tiledsl.ws.access_layouts import anchor
 from tiledsl.ws.access_layouts import copied_width
+from tiledsl.ws.access_layouts import repeated
 from tiledsl.ws.access_layouts import vector_dim
 from tiledsl.ws.free import is_index
 from tiledsl.ws.fuse import LoopBody
@@ -88,7 +89,8 @@ def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
         "body": body.body,
         "loc": op.loc,
     }
-    new = _lanes(graph, op, common, width, whole=whole)
+    repeats = repeated(op, type_.layout, facts) if width == 1 else 1
+    new = _lanes(graph, op, common, width, whole=whole, repeats=repeats)
     graph.replace_op(op, new)
 
 
@@ -147,7 +149,13 @@ def _replace_copy(graph: TileGraph, op: Copy, facts: AxisFacts) -> None:
 
 
 def _lanes(
-    graph: TileGraph, op: RegisterAccess, common: dict[str, Any], width: int, *, whole: bool
+    graph: TileGraph,
+    op: RegisterAccess,
+    common: dict[str, Any],
+    width: int,
+    *,
+    whole: bool,
+    repeats: int = 1,
 ) -> Op:
     wanted = bool(op.results) and graph.has_uses(op.result)
     shared = wanted and common["layout"].has_replicas
@@ -158,6 +166,7 @@ def _lanes(
                 width=width,
                 whole=whole,
                 hint="volatile" if op.volatile else op.hint,
+                repeats=repeats,
                 names=(op.result.name,),
             )
         case pointer.Store():

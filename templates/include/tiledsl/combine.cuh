@@ -91,17 +91,30 @@ template <class T> TDSL_FN bool comes_first(bool wins, bool loses, Tuple<T, i32>
   return wins || (!loses && (no_a == no_b ? a.tail.head < b.tail.head : no_b));
 }
 struct ArgMax {
+  using Value = Max;
+  template <class T> static TDSL_FN bool beats(T a, T b) { return !(a <= b); }
   template <class T> TDSL_FN Tuple<T, i32> operator()(Tuple<T, i32> a, Tuple<T, i32> b) const {
     const bool first = comes_first(a.head > b.head, a.head < b.head, a, b);
     return Tuple<T, i32>{first ? a.head : b.head, Tuple<i32>{first ? a.tail.head : b.tail.head}};
   }
 };
 struct ArgMin {
+  using Value = Min;
+  template <class T> static TDSL_FN bool beats(T a, T b) { return !(a >= b); }
   template <class T> TDSL_FN Tuple<T, i32> operator()(Tuple<T, i32> a, Tuple<T, i32> b) const {
     const bool first = comes_first(a.head < b.head, a.head > b.head, a, b);
     return Tuple<T, i32>{first ? a.head : b.head, Tuple<i32>{first ? a.tail.head : b.tail.head}};
   }
 };
+// The same where all indexes of the first argument are smaller: the second one wins where it is a number that beats a
+// number, or stands beside a NaN.
+template <class ARG> struct InOrder {
+  template <class T> TDSL_FN Tuple<T, i32> operator()(Tuple<T, i32> a, Tuple<T, i32> b) const {
+    const bool second = b.head == b.head && ARG::beats(b.head, a.head);
+    return Tuple<T, i32>{second ? b.head : a.head, Tuple<i32>{second ? b.tail.head : a.tail.head}};
+  }
+};
+template <class ARG> TDSL_FN InOrder<ARG> in_order(ARG) { return {}; }
 // Functions whose result does not depend on the order of the two arguments.
 template <class C> struct commutes { static constexpr bool value = false; };
 template <> struct commutes<Sum> { static constexpr bool value = true; };
@@ -113,6 +126,10 @@ template <> struct commutes<BitOr> { static constexpr bool value = true; };
 template <> struct commutes<BitAnd> { static constexpr bool value = true; };
 template <> struct commutes<ArgMax> { static constexpr bool value = true; };
 template <> struct commutes<ArgMin> { static constexpr bool value = true; };
+// Functions of values and indexes.
+template <class C> struct is_arg { static constexpr bool value = false; };
+template <> struct is_arg<ArgMax> { static constexpr bool value = true; };
+template <> struct is_arg<ArgMin> { static constexpr bool value = true; };
 // Pairs whose two members, of one type, are each combined by themselves.
 template <class T, class C> struct is_apart { static constexpr bool value = false; };
 template <class T> struct is_apart<Tuple<T, T>, Sum> { static constexpr bool value = true; };

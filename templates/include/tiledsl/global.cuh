@@ -62,7 +62,9 @@ template <int V, class T> TDSL_FN Cell<V * sizeof(T)> filled_cell(T v) {
 // The V elements of a tile from register i on. Thread.
 template <int V, class T, class X> TDSL_FN Cell<V * sizeof(T)> get_cell(const X& x, int i) {
   if constexpr (V == 1) return one_cell<T>(get_raw(x, i));
-  else {
+  else if constexpr (V * sizeof(T) == 2) {
+    return {{(u32)element_bits(get_raw(x, i)) | (u32)element_bits(get_raw(x, i + 1)) << 8}};
+  } else {
     const Words<V * sizeof(T)> words = get_words<V>(x, i);
     Cell<V * sizeof(T)> c;
 #pragma unroll
@@ -72,7 +74,10 @@ template <int V, class T, class X> TDSL_FN Cell<V * sizeof(T)> get_cell(const X&
 }
 template <int V, class T, class X> TDSL_FN void put_cell(X& x, int i, Cell<V * sizeof(T)> c) {
   if constexpr (V == 1) put_raw(x, i, from_cell<T>(c));
-  else {
+  else if constexpr (V * sizeof(T) == 2) {
+    put_raw(x, i, element_of<T>(c.w[0]));
+    put_raw(x, i + 1, element_of<T>(c.w[0] >> 8));
+  } else {
     Words<V * sizeof(T)> words;
 #pragma unroll
     for (int k = 0; k < V * (int)sizeof(T) / 4; ++k) words.w[k] = c.w[k];
@@ -192,6 +197,16 @@ template <int V, class LD, class X, class T> TDSL_FN void load_lane(X& x, int i,
 template <int N, int V, class LD, class X, class F> TDSL_FN void load_lanes(X& x, F at) {
 #pragma unroll
   for (int i = 0; i < N; i += V) load_lane<V, LD>(x, i, at(i));
+}
+// As load_lanes of single elements, of which R consecutive registers hold one. Thread. ISA: ld.global.
+template <int N, int R, class LD, class X, class F> TDSL_FN void load_repeated(X& x, F at) {
+#pragma unroll
+  for (int i = 0; i < N; i += R) {
+    load_lane<1, LD>(x, i, at(i));
+    const auto raw = get_raw(x, i);
+#pragma unroll
+    for (int k = 1; k < R; ++k) put_raw(x, i + k, raw);
+  }
 }
 // As load_lanes where a mask may cut a vector: it is read all the same, since a part of it exists. Thread.
 template <int N, int V, class MASK, class LD, class X, class F> TDSL_FN void load_partial(X& x, F at) {

@@ -71,6 +71,7 @@ template <int COUNT, int N, class At> TDSL_FN void reduce_max_by_three(float (&o
 #pragma unroll
   for (int o = 0; o < N; ++o) out[o] = __int_as_float(x[o]);
 }
+template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine);
 // Both members of a pair over the lanes as in reduce_lanes: half of them combine one, half the other. Warp, converged.
 template <int STRIDE, int SIZE, class T, class C> TDSL_FN void reduce_apart(Tuple<T, T>& x, C combine) {
   const bool second = lane_id() & STRIDE;
@@ -81,12 +82,51 @@ template <int STRIDE, int SIZE, class T, class C> TDSL_FN void reduce_apart(Tupl
   const T other = part_xor(mine, STRIDE);
   x = Tuple<T, T>{second ? other : mine, Tuple<T>{second ? mine : other}};
 }
+// The bits of a value in the smallest type of unsigned words that has them all, and back. Thread.
+TDSL_FN bool is_minus_zero(float v) { return __float_as_int(v) == (int)0x80000000; }
+TDSL_FN bool is_minus_zero(double v) { return __double_as_longlong(v) == (long long)0x8000000000000000; }
+template <class T> TDSL_FN bool is_minus_zero(T) { return false; }
+// (value, index) over the lanes as in reduce_lanes: the best value, and of the lanes that have it the smallest index.
+// Warp, converged. ISA: shfl.sync, redux.sync.
+template <int STRIDE, int SIZE, class T, int N, class ARG> TDSL_FN void reduce_indexed(Tuple<T, i32> (&x)[N], ARG) {
+  T best[N];
+  i32 index[N];
+  bool zero = false;
+#pragma unroll
+  for (int o = 0; o < N; ++o) best[o] = x[o].head;
+  reduce_lanes<STRIDE, SIZE>(best, typename ARG::Value());
+#pragma unroll
+  for (int o = 0; o < N; ++o) {
+    index[o] = x[o].head == best[o] || best[o] != best[o] ? x[o].tail.head : 0x7fffffff;
+    zero |= (T)1 / 2 != 0 && best[o] == (T)0;
+  }
+  if constexpr (STRIDE == 1 && SIZE == 32) {
+#pragma unroll
+    for (int o = 0; o < N; ++o) index[o] = warp_min(index[o]);
+  } else {
+    reduce_lanes<STRIDE, SIZE>(index, Min());
+  }
+  if ((T)1 / 2 != 0 && warp_any(zero)) {  // zeros of both signs are equal: that of the index
+    i32 minus[N];
+#pragma unroll
+    for (int o = 0; o < N; ++o) minus[o] = x[o].tail.head == index[o] && is_minus_zero(x[o].head);
+    reduce_lanes<STRIDE, SIZE>(minus, Max());
+#pragma unroll
+    for (int o = 0; o < N; ++o) best[o] = best[o] != (T)0 ? best[o] : minus[o] ? -(T)0 : (T)0;
+  }
+#pragma unroll
+  for (int o = 0; o < N; ++o) x[o] = Tuple<T, i32>{best[o], Tuple<i32>{index[o]}};
+}
 // x[o] combined over the lanes that differ in digit `lane / STRIDE % SIZE`, both powers of two. Warp, converged.
 template <int STRIDE, int SIZE, class T, int N, class C> TDSL_FN void reduce_lanes(T (&x)[N], C combine) {
   static_assert((STRIDE & (STRIDE - 1)) == 0 && (SIZE & (SIZE - 1)) == 0, "digits of lanes are powers of two");
   if constexpr (is_apart<T, C>::value && SIZE >= 8) {
 #pragma unroll
     for (int o = 0; o < N; ++o) reduce_apart<STRIDE, SIZE>(x[o], combine);
+    return;
+  }
+  if constexpr (is_arg<C>::value && SIZE > 2) {
+    reduce_indexed<STRIDE, SIZE>(x, combine);
     return;
   }
 #pragma unroll

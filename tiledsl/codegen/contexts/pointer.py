@@ -293,7 +293,10 @@ def load_lanes(op: ops.LoadLanes, e: Emission, body: str) -> LanesContext:
         call = f"load_shifted<{_shifted_form(op)}, {policy}>({name}, {at});"
     else:
         policy = e.accesses.load(op.hint)
-        call = f"{_form(op, 'load_lanes', 'load_partial')}, {policy}>({name}, {at});"
+        form = _form(op, "load_lanes", "load_partial")
+        if op.repeats > 1 and op.width == 1:
+            form = f"load_repeated<{op.layout.num_regs}, {op.repeats}"
+        call = f"{form}, {policy}>({name}, {at});"
     after = f"keep({name});" if e.is_accumulator(op.result) else ""
     return LanesContext(at, body, call, before, after, "filled" if op.filled_slot else "")
 

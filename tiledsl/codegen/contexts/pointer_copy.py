@@ -161,7 +161,8 @@ def fetch_lanes(op: ops.FetchLanes, e: Emission, body: str) -> FetchContext:
 def prefetch_lanes(op: ops.PrefetchLanes, e: Emission, body: str) -> FetchContext:
     """`prefetch_lanes<32, 8, ByEnds>(at_1);`."""
     at = e.names.fresh("at")
-    call = f"prefetch_lanes<{op.layout.num_regs}, {op.width}, {mask_kind(op)}>({at});"
+    step = max(op.width, op.repeats)
+    call = f"prefetch_lanes<{op.layout.num_regs}, {step}, {mask_kind(op)}>({at});"
     return FetchContext("true" if op.when is None else e.text(op.when), at, body, call)
 
 

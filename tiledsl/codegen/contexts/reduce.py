@@ -41,9 +41,9 @@ class ReduceContext:
     """One reduction.
 
     before: the combine function, or "". declaration: of the partial results, or "". part: their
-    name. registers: the function that combines a thread's elements; element: of result `o` and step
-    `r`. lanes, warps: statements, or "". results: statements that move partial results into the
-    results.
+    name. registers: the function that combines a thread's elements by `own`; element: of result `o`
+    and step `r`. function: what combines those of several threads. lanes, warps: statements, or "".
+    results: statements that move partial results into the results.
     """
 
     before: str
@@ -51,6 +51,7 @@ class ReduceContext:
     part: str
     registers: str
     element: str
+    own: str
     function: str
     lanes: str
     warps: str
@@ -97,12 +98,14 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
     if lifted:
         part, function = f"Maybe<{part}>", f"lift({function})"
     declaration, name = _partials(op, e, plan, part, direct=not lifted)
+    in_order = op.rising and not lifted and plan.rises
     return ReduceContext(
         before,
         declaration,
         name,
         _registers(op, plan.count),
         _element(op, e, plan, masked, lifted=lifted),
+        f"in_order({function})" if in_order else function,
         function,
         _lanes(plan, name, function),
         _warps(op, e, plan, name, function),

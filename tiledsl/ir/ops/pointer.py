@@ -209,6 +209,7 @@ class Lanes(Op):
     off an aligned address by as many bytes. chained: a warp's next vectors follow its last lane's.
     turned: the mask lets in elements one after the other, no fewer than a vector has; they may
     begin inside of a vector, and vectors are aligned in most tensors (ws/turned_rows.py).
+    repeats: consecutive registers whose element lies in one place, with one mask: a load reads it once.
     """
 
     vectorized = True
@@ -226,6 +227,7 @@ class Lanes(Op):
     alike: bool = attribute(default=False)
     chained: bool = attribute(default=False)
     turned: bool = attribute(default=False)
+    repeats: int = attribute(default=1)
     hint: str = attribute(default="")
 
     def verify(self, target: Target) -> None:

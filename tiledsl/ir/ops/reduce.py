@@ -121,7 +121,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     exchange what they have in turn; without them they wait at the cluster's barrier.
     chains: a thread combines its elements in so many chains, each in the elements' order; 0 for a
     balanced tree. Only for a kind with one input. by_three: a thread combines three elements at a
-    time, by their bits; of an f32 maximum whose elements are no NaN.
+    time, by their bits; of an f32 maximum whose elements are no NaN. rising: the indexes beside
+    values rise along the axes, the last of them first.
     """
 
     vectorized = True
@@ -136,6 +137,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     guarded: bool = attribute(default=True)
     chains: int = attribute(default=0)
     by_three: bool = attribute(default=False)
+    rising: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     @property
@@ -175,6 +177,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
             raise VerifyError(f"reduce: {self.chains} chains, of a kind with one input only")
         if self.by_three and (self.kind != "max" or self.dtypes != (float32,) or self.chains):
             raise VerifyError("reduce: by_three takes maxima of f32, not in chains")
+        if self.rising and not self.kind.startswith("arg"):
+            raise VerifyError("reduce: only argmax and argmin have indexes that rise")
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         inputs = [a.astype(d.numpy) for a, d in zip(arrays, self.dtypes, strict=False)]

@@ -131,10 +131,11 @@ def _finish(
     what: str,
     *,
     keep_dims: object,
+    rising: bool = False,
 ) -> list[Value]:
     rank = combined_types(values, what)[0].rank
     axes = _axes(axis, rank, what)
-    op = Reduce(tuple(values), axes=axes, kind=kind, body=region)
+    op = Reduce(tuple(values), axes=axes, kind=kind, body=region, rising=rising)
     b.add(op)
     results = list(op.results)
     if not unwrap(keep_dims):
@@ -229,7 +230,8 @@ def _indexed(
 ) -> list[Value]:
     shape = tile_type(value, what).shape
     index = _positions(b, shape, _axes(axis, len(shape), what), what)
-    return _reduced(b, [value, index], axis, kind, what, keep_dims=keep_dims)
+    values, region = [value, index], Region()
+    return _finish(b, values, axis, kind, region, what, keep_dims=keep_dims, rising=True)
 
 
 def _positions(b: Builder, shape: tuple[int, ...], axes: tuple[int, ...], what: str) -> Value:

@@ -23,6 +23,7 @@ from tiledsl.dtypes import INT32_ROOM
 from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.factors import factors_of
+from tiledsl.frontend.limits import limits_of
 from tiledsl.frontend.signature import signature_of
 from tiledsl.frontend.source import source_of
 from tiledsl.inspection import Inspected
@@ -105,6 +106,19 @@ class JitFunction(Inspected):
     @functools.cached_property
     def _factors(self) -> frozenset[str] | None:
         return factors_of(self.fn)
+
+    @functools.cached_property
+    def _limits(self) -> dict[str, tuple[str, ...]]:
+        """Arguments that bound an index, and constants that say how far it runs."""
+        numbers = {n for n in self._params if n not in self._constexprs} - self._plain
+        return limits_of(self.fn, numbers, self._constexprs)
+
+    def _extents(self, call: Call) -> dict[str, tuple[object, ...]]:
+        """By argument the extents that it bounds; none where programs are chosen by value."""
+        if not self._limits or self._by_value(call):
+            return {}
+        found = ((n, tuple(map(call.constants.get, names))) for n, names in self._limits.items())
+        return {n: tuple(v for v in values if type(v) is int) for n, values in found}
 
     def forget(self) -> None:
         """Drops the programs of this process; the next launch finds or compiles them again."""
@@ -205,7 +219,10 @@ class JitFunction(Inspected):
             (n, "constant" if n in self._constexprs else self._kind(n, call.runtime[n]))
             for n in self._params
         )
-        shape = Shape(kinds, self._by_value(call), self._plain, self._defaults, self._factors)
+        limits = () if self._by_value(call) else tuple(self._limits.items())
+        shape = Shape(
+            kinds, self._by_value(call), self._plain, self._defaults, self._factors, limits
+        )
         if shape not in self._guards:
             self._guards[shape] = Guard(
                 self.fn.__name__, self._params, shape, self._slow, self._watched, self.__dict__
@@ -264,7 +281,11 @@ class JitFunction(Inspected):
     def _signature(self, call: Call) -> tuple[Signature, Device | None]:
         try:
             sig, device = signature(
-                call.runtime, pointers=self._pointers, plain=self._plain, factors=self._factors
+                call.runtime,
+                pointers=self._pointers,
+                plain=self._plain,
+                factors=self._factors,
+                limits=self._extents(call),
             )
         except LaunchError:
             refuse_lists(call.runtime, self._pointers)
@@ -429,7 +450,7 @@ def jit(
     """Makes a kernel of a Python function; use as `@tiledsl.jit` or `@tiledsl.jit()`.
 
     do_not_specialize: parameters (names or positions) whose integer values are not looked at: by
-    default the compiler may know that one is 1 or a multiple of 16.
+    default the compiler may know that one is 1, a multiple of 16, or as long as an index it bounds.
     """
     if fn is None:
         return functools.partial(jit, do_not_specialize=do_not_specialize)

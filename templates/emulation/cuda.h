@@ -145,6 +145,16 @@ namespace emu {
 inline float ftz(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
 inline float max_nan(float x, float y) { return x != x || y != y ? bits_as<float>(0x7fffffffu) : fmaxf(x, y); }
 inline float min_nan(float x, float y) { return x != x || y != y ? bits_as<float>(0x7fffffffu) : fminf(x, y); }
+// The larger (or the smaller) one of both halves of two words, of 16-bit floats.
+template <class From> inline unsigned of_halves(unsigned x, unsigned y, From from, bool larger) {
+  const float a = from(x & 0xffffu), b = from(y & 0xffffu);
+  if (a != a || b != b) return a == a ? x & 0xffffu : b == b ? y & 0xffffu : 0x7fffu;
+  if (a == b) return (larger ? x & y : x | y) & 0xffffu;  // zeros of both signs
+  return (larger ? a > b : a < b) ? x & 0xffffu : y & 0xffffu;
+}
+template <class From> inline unsigned of_pairs(unsigned x, unsigned y, From from, bool larger) {
+  return pair16(of_halves(x, y, from, larger), of_halves(x >> 16, y >> 16, from, larger));
+}
 // Between a register and the bits that an instruction moves: same size as they are, else as integers.
 template <class To, class From> inline void put(To& to, From from) {
   if constexpr (sizeof(To) == sizeof(From)) to = bits_as<To>(from);

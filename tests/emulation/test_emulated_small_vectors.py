@@ -44,4 +44,6 @@ def test_pairs_of_bytes(n: int, group: int, forms: tuple[str, ...]) -> None:
     arrays = {"x": x, "scale": scale, "y": got}
     emulate.run(made.module, {**{k: numpy_view(v) for k, v in arrays.items()}, "n": n}, (2,))
     assert torch.equal(got, want)
-    assert torch.equal(want[:n].float(), (x[:n].float() * scale[torch.arange(n) // group]).byte().float())
+    assert torch.equal(
+        want[:n].float(), (x[:n].float() * scale[torch.arange(n) // group]).byte().float()
+    )

@@ -72,11 +72,11 @@ def lower_function(
         frame.variables[name] = tuple(frame.variables.pop(item) for item in items)
     for name in bound.absent:
         frame.variables[name] = None
-    for name in bound.ones:
+    for name, number in bound.known.items():
         value = frame.variables[name]
         assert isinstance(value, Value)
         if isinstance(value.type, ScalarType):
-            frame.variables[name] = constant(session.builder, 1, value.type.dtype)
+            frame.variables[name] = constant(session.builder, number, value.type.dtype)
     graph.facts["divisors"] = Divisors(bound.divisors, bound.numbers)
     graph.facts["map_faults"] = {
         name: spec.tma_reason

@@ -36,7 +36,7 @@ class Bound:
 
     divisors: what divides addresses (bytes) and integers over 0 for certain; strides of 0 and less
     are for no tensor map. numbers: of integers of a known sign, what divides them and whether they
-    are over 0. ones: integers that are 1.
+    are over 0. known: integers whose value is known.
     lists: the arguments of each list of tensors.
     """
 
@@ -44,7 +44,7 @@ class Bound:
     constants: dict[str, object]
     absent: tuple[str, ...]
     divisors: dict[str, int] = field(default_factory=dict[str, int])
-    ones: tuple[str, ...] = ()
+    known: dict[str, int] = field(default_factory=dict[str, int])
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     numbers: dict[str, tuple[int, bool]] = field(default_factory=dict[str, tuple[int, bool]])
 
@@ -81,13 +81,13 @@ def bind(
                 absent.append(name)
             else:
                 arguments.append((name, type_))
-    ones = tuple(n for n, s in specs.items() if isinstance(s, ScalarSpec) and s.one)
+    known = {n: s.value for n, s in specs.items() if isinstance(s, ScalarSpec) and s.value}
     numbers = {
         n: (s.divisible, s.sign > 0)
         for n, s in specs.items()
         if isinstance(s, ScalarSpec) and s.sign
     }
-    return Bound(tuple(arguments), constants, tuple(absent), divisors, ones, lists, numbers)
+    return Bound(tuple(arguments), constants, tuple(absent), divisors, known, lists, numbers)
 
 
 def _items(parameter: Parameter, specs: Mapping[str, Spec]) -> tuple[str, ...]:

@@ -67,18 +67,19 @@ class TensorSpec:
 class ScalarSpec:
     """A scalar argument passed by value as `dtype`.
 
-    divisible: of an integer, the largest of 16, 8, 4, 2 and 1 that divides its value. one: whether
-    it is 1. sign: of an integer, 1 over 0, -1 for 0 and less, 0 where that is not known.
+    divisible: of an integer, the largest of 16, 8, 4, 2 and 1 that divides its value. value: of an
+    integer, what it is, where that is known: 1, or the extent that it bounds; else 0. sign: of an
+    integer, 1 over 0, -1 for 0 and less, 0 where that is not known.
     """
 
     dtype: DType
     divisible: int = 1
-    one: bool = False
+    value: int = 0
     sign: int = 0
 
     def __str__(self) -> str:
         facts = f", multiple of {self.divisible}" if self.divisible > 1 else ""
-        facts += ", = 1" if self.one else ""
+        facts += f", = {self.value}" if self.value else ""
         facts += ", not over 0" if self.sign < 0 else ""
         facts += ", of any sign" if self.sign == 0 and self.dtype.is_int else ""
         return f"scalar<{self.dtype}{facts}>"

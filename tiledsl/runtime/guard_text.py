@@ -35,6 +35,7 @@ class Shape:
     kinds: per parameter.  by_value: plans depend on extents, integers and the grid.
     plain: parameters whose integers are not looked at.  defaults: parameters that have one.
     factors: parameters for which it matters that an integer is 1; None for all.
+    limits: for parameters, constants whose value it matters to have.
     """
 
     kinds: tuple[tuple[str, Kind], ...]
@@ -42,6 +43,7 @@ class Shape:
     plain: frozenset[str] = frozenset()
     defaults: frozenset[str] = frozenset()
     factors: frozenset[str] | None = None
+    limits: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def fact_name(letter: str, name: str) -> str:
@@ -264,6 +266,8 @@ class _Facts:
             known = f"{name} >= {INT32_ROOM}"
         else:
             known = _divisor(name, one=shape.factors is None or name in shape.factors)
+            if name in (limits := dict(shape.limits)):
+                known = f"({known}, {' or '.join(f'{name} == {n}' for n in limits[name])})"
         # An "int" over 32 bits fails to pack, which sends the call the slow way.
         return known if kind == "int" else f"({name} >> 31, {known})"
 

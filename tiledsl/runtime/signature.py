@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 from typing import TypeGuard
 from typing import cast
@@ -55,7 +56,7 @@ _I64 = tuple(ScalarSpec(dtypes.int64, n, sign=1) for n in _DIVISORS)
 _U64 = tuple(ScalarSpec(dtypes.uint64, n, sign=1) for n in _DIVISORS)
 _BELOW32 = tuple(ScalarSpec(dtypes.int32, n, sign=-1) for n in _DIVISORS)
 _BELOW64 = tuple(ScalarSpec(dtypes.int64, n, sign=-1) for n in _DIVISORS)
-_ONE = ScalarSpec(dtypes.int32, 1, one=True, sign=1)
+_ONE = ScalarSpec(dtypes.int32, 1, value=1, sign=1)
 _F32 = ScalarSpec(dtypes.float32)
 _I1 = ScalarSpec(dtypes.int1)
 _NONE = NoneSpec()
@@ -104,6 +105,7 @@ def signature(
     pointers: Collection[str] = (),
     plain: Collection[str] = (),
     factors: Collection[str] | None = None,
+    limits: Mapping[str, Collection[object]] = MappingProxyType({}),
 ) -> tuple[Signature, Device | None]:
     """The signature of a call, and the device of its tensors (None when there are no tensors).
 
@@ -112,6 +114,7 @@ def signature(
         pointers: names of parameters that take tensors as pointers.
         plain: names of parameters whose integers are not looked at.
         factors: names of parameters for which it matters that an integer is 1; None for all.
+        limits: for names of parameters, values that it matters to have.
 
     Raises:
         LaunchError: an argument of an unsupported type or dtype, or tensors on different devices.
@@ -134,6 +137,9 @@ def signature(
             found = scalar_spec(name, value)
             if found is _ONE and factors is not None and name not in factors:
                 found = _I32[1]
+            if name in limits and type(value) is int and value > 1 and value in limits[name]:
+                assert isinstance(found, ScalarSpec)
+                found = replace(found, value=value)
             if name in plain and isinstance(found, ScalarSpec):
                 found = ScalarSpec(found.dtype)
             specs.append(found)

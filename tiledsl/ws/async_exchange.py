@@ -9,7 +9,9 @@ from __future__ import annotations
 from tiledsl.ir.axis_plan import AxisPlan
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Op
 from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops.reduce import MergeExponentials
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.reduce import exchanged_bytes
 from tiledsl.ir.ops.role import Role
@@ -28,7 +30,7 @@ def exchange_on_mbarriers(graph: TileGraph, role: Role, plan: SmemPlan, top: Bui
 
     top: where the mbarriers are made. Nothing is done with small elements and absent ones.
     """
-    found = [op for op in role.body.walk() if isinstance(op, Reduce) and _suits(graph, op)]
+    found = [op for op in role.body.walk() if _suits(graph, op)]
     if not found:
         return
     loc = found[0].loc
@@ -46,8 +48,10 @@ def exchange_on_mbarriers(graph: TileGraph, role: Role, plan: SmemPlan, top: Bui
         top.add(barrier.InitFence())
 
 
-def _suits(graph: TileGraph, op: Reduce) -> bool:
+def _suits(graph: TileGraph, op: Op) -> bool:
     """Whether an exchange runs again and again, of scalars that all lanes of a warp hold."""
+    if not isinstance(op, Reduce) or op.within_warps:
+        return isinstance(op, MergeExponentials)
     type_ = tile_type(op.inputs[0], "reduce")
     assert type_.layout is not None
     axes = AxisPlan(type_.layout, op.axes)

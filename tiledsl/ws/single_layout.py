@@ -35,6 +35,7 @@ from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.memory_order import order_layouts
+from tiledsl.ws.merged_exponentials import merge_exponentials
 from tiledsl.ws.repeated_loads import load_once
 from tiledsl.ws.ring_loads import RingLimits
 from tiledsl.ws.ring_places import ring_groups
@@ -289,6 +290,7 @@ def _lay_out(
         keep_indexes(out, role)
     notes += assign_layouts(out, role.body, plan.num_warps * plan.num_ctas, room)
     share_sums(out, role.body)
+    merge_exponentials(out, role.body, plan.num_ctas)
     if not plan.stays:
         ask_early(out, role.body)
     if plan.num_ctas == 1:

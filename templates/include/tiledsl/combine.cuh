@@ -72,9 +72,11 @@ struct Prod {
 };
 struct Max {
   template <class T> TDSL_FN T operator()(T a, T b) const { return max_num<T>(a, b); }
+  template <class T> static TDSL_FN u32 of_pairs(u32 a, u32 b) { return max_pair<T>(a, b); }
 };
 struct Min {
   template <class T> TDSL_FN T operator()(T a, T b) const { return min_num<T>(a, b); }
+  template <class T> static TDSL_FN u32 of_pairs(u32 a, u32 b) { return min_pair<T>(a, b); }
 };
 struct BitXor {
   template <class T> TDSL_FN T operator()(T a, T b) const { return (T)(a ^ b); }

@@ -16,6 +16,23 @@ template <int COUNT, class T, int N, class At, class C> TDSL_FN void reduce_regi
 #pragma unroll
   for (int o = 0; o < N; ++o) out[o] = combine_tree<0, COUNT>([&](int r) { return at(o, r); }, combine);
 }
+// The same of 16-bit floats, neighbours first in halves of words. Thread. ISA: max, min.
+template <int LO, int HI, class T, int N, class C> TDSL_FN u32 combine_pairs(const Packed<T, N>& x, C combine) {
+  if constexpr (HI - LO == 1) return x.w[LO];
+  else return C::template of_pairs<T>(combine_pairs<LO, (LO + HI) / 2>(x, combine), combine_pairs<(LO + HI) / 2, HI>(x, combine));
+}
+template <int COUNT, int O, class T, int N, int M, class C>
+TDSL_FN void reduce_pairs_from(float (&out)[N], const Packed<T, M>& x, C combine) {
+  if constexpr (O < N) {
+    const u32 both = combine_pairs<O * COUNT / 2, (O + 1) * COUNT / 2>(x, combine);
+    out[O] = combine(to_float(T{(u16)both}), to_float(T{(u16)(both >> 16)}));
+    reduce_pairs_from<COUNT, O + 1>(out, x, combine);
+  }
+}
+template <int COUNT, class T, int N, int M, class C>
+TDSL_FN void reduce_pairs(float (&out)[N], const Packed<T, M>& x, C combine) {
+  reduce_pairs_from<COUNT, 0>(out, x, combine);
+}
 // As reduce_registers, in CHAINS chains that each follow the order of the elements: a value is combined as soon as it is
 // there, whatever comes first. `combine` commutes. Thread.
 template <int COUNT, int CHAINS = 2, class T, int N, class At, class C>
@@ -249,6 +266,54 @@ TDSL_FN void reduce_cluster(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32
   mbarrier_wait(bar, c.parity);
   c.next();
   combine_shared<CTAS, All>(all, x, combine);
+}
+
+// (largest, sum of e^(x - largest)) of SIZE neighbouring lanes merged; a part without an element over -inf has no sum.
+// Warp, converged. ISA: shfl.sync, ex2.
+template <int SIZE> TDSL_FN Tuple<float, float> merge_lanes(Tuple<float, float> x) {
+  const bool is_empty = x.tail.head == 0.0f;
+  float largest[1] = {is_empty ? __int_as_float(0xff800000) : x.head};
+  reduce_lanes<1, SIZE>(largest, Max());
+  float total[1] = {is_empty ? 0.0f : x.tail.head * exp_nonpositive(x.head - largest[0])};
+  reduce_lanes<1, SIZE>(total, Sum());
+  return tuple<float, float>(largest[0], total[0]);
+}
+// As reduce_cluster, for the largest of each warp (0 where it has none over -inf) and its sum of exponentials: those of
+// all warps, and by what the warp's own exponentials are multiplied. Warps converged, all threads of the cluster.
+template <int CTAS, int WARPS, int BYTES, int N>
+TDSL_FN void merge_exponentials(u32 addr, u32 barriers, Cursor<2>& c, const float (&own)[N], const float (&part)[N],
+    float (&largest)[N], float (&total)[N], float (&factor)[N], u32 warp) {
+  using T = Tuple<float, float>;
+  using Own = SharedValues<T, WARPS * N>;
+  using All = SharedValues<T, CTAS * N, true>;
+  static_assert(Own::BYTES + All::BYTES <= BYTES, "both lie in a part");
+  const u32 mine = addr + c.slot * BYTES, all = mine + Own::BYTES, bar = barriers + 8 * c.slot;
+  const u32 rank = warp / WARPS;
+  T x[N];
+#pragma unroll
+  for (int o = 0; o < N; ++o) x[o] = tuple<float, float>(own[o], part[o]);
+  put_partials<WARPS, 1>(mine, x, warp % WARPS, 0);
+  block_sync();
+  if (warp % WARPS == 0) {
+    if (lane_id() == 0) mbarrier_expect_tx(bar, N * CTAS * All::VALUE_BYTES);
+#pragma unroll
+    for (int o = 0; o < N; ++o) x[o] = merge_lanes<WARPS>(Own::get(mine, o * WARPS + (int)lane_id() % WARPS));
+    if (lane_id() < CTAS) {
+      const u32 there = mapa(all, lane_id()), done = mapa(bar, lane_id());
+#pragma unroll
+      for (int o = 0; o < N; ++o) All::put_async(there, done, o * CTAS + rank, x[o]);
+    }
+  }
+  mbarrier_wait(bar, c.parity);
+  c.next();
+#pragma unroll
+  for (int o = 0; o < N; ++o) {
+    x[o] = merge_lanes<CTAS>(All::get(all, o * CTAS + (int)lane_id() % CTAS));
+    largest[o] = x[o].head;
+    const float zero = largest[o] - largest[o];  // NaN where all are -inf
+    total[o] = x[o].tail.head + zero;
+    factor[o] = part[o] == 0.0f ? zero : exp_nonpositive(own[o] - largest[o]);
+  }
 }
 
 }  // namespace tdsl

@@ -195,7 +195,7 @@ def test_ones_are_known() -> None:
         if n == 1:
             tl.store(p, 1.0)
 
-    graph = graph_of(kernel, n=ScalarSpec(tl.int32, one=True))
+    graph = graph_of(kernel, n=ScalarSpec(tl.int32, value=1))
     from tiledsl.ir.passes.manager import run_passes
 
     run_passes(graph, ("canonicalize", "dce"))

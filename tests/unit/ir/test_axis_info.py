@@ -75,7 +75,7 @@ def test_matmul(stride: int, width: int) -> None:
     """Rows that wrap by `% M`, pointers that move in the loop, masks on K."""
     sizes = {n: ScalarSpec(tl.int32, 16) for n in "MNK"}
     rows = {n: ScalarSpec(tl.int32, stride) for n in ("stride_am", "stride_bk", "stride_cm")}
-    ones = {n: ScalarSpec(tl.int32, one=True) for n in ("stride_ak", "stride_bn", "stride_cn")}
+    ones = {n: ScalarSpec(tl.int32, value=1) for n in ("stride_ak", "stride_bn", "stride_cn")}
     pointers = {n: PointerSpec(tl.float16) for n in ("a_ptr", "b_ptr", "c_ptr")}
     constants = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
     graph = lower_function(matmul.fn, {**pointers, **sizes, **rows, **ones}, constants)

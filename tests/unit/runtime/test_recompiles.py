@@ -12,6 +12,7 @@ import tiledsl.language as tl
 from tests.unit.runtime import fake_driver
 from tests.unit.runtime.manifest_kernels import matmul
 from tiledsl.frontend.factors import factors_of
+from tiledsl.frontend.limits import limits_of
 from tiledsl.stand_ins import EXACT_PLANS
 from tiledsl.stand_ins import MAX_PLANS
 from tiledsl.stand_ins import stand_in
@@ -51,7 +52,7 @@ def test_a_new_batch_size_or_a_one_needs_no_program(fake):
     launch_rows(7, length=1)
     launch_rows(1, length=1)
     assert [item.origin for item in rows.history] == ["compiled"] * 2  # 64 and 1 as length
-    assert "length: scalar<i32, multiple of 16> -> scalar<i32>" in rows.explain_recompiles()
+    assert "length: scalar<i32, multiple of 16, = 64> -> scalar<i32>" in rows.explain_recompiles()
 
 
 def test_a_factor_of_one_is_known_and_named(fake):
@@ -63,6 +64,33 @@ def test_a_factor_of_one_is_known_and_named(fake):
     line = rows.explain_recompiles().splitlines()[3]
     assert "x: pointer<f32" in line
     assert "stride" not in line
+
+
+def test_a_length_that_fills_its_index_is_known(fake):
+    """Any other length, longer ones too, has one program; so has a length that is not looked at."""
+    for length in (64, 48, 32, 64, 128):
+        launch_rows(3, length)
+    assert len(rows.history) == 2
+    plain = tiledsl.jit(do_not_specialize=["length"])(rows.fn)
+    x = torch.zeros(4096)
+    for length in (64, 48, 33):
+        plain[(3,)](x, x, 3, length, 64, BLOCK=64)
+    assert len(plain.history) == 1
+
+
+def test_which_lengths_fill_an_index(fake):
+    def kernel(a, b, c, d, e, f, g, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr):
+        rows = tl.program_id(0) * B + tl.arange(0, B)
+        cols = tl.arange(0, C)[None, :]
+        later = tl.arange(1, C)
+        twice = tl.arange(0, D)
+        twice = twice + d
+        e = e + 1
+        mask = (cols < a) & (b > cols) & (rows < c) & (later < c) & (twice < d) & (cols < e)
+        tl.store(f + cols, cols, mask=mask & (tl.arange(0, D) <= a) & (cols + 1 < g))
+
+    found = limits_of(kernel, tuple("abcdefg"), ("B", "C", "D"))
+    assert found == {"a": ("C", "D"), "b": ("C",)}
 
 
 def test_where_a_one_matters(fake):

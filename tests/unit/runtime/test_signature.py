@@ -212,20 +212,20 @@ def test_other_objects_with_a_pointer():
 
 
 @pytest.mark.parametrize(
-    ("value", "divisible", "one", "sign"),
+    ("value", "divisible", "known", "sign"),
     [
-        (0, 16, False, -1),
-        (1, 1, True, 1),
-        (7, 1, False, 1),
-        (12, 4, False, 1),
-        (-24, 8, False, -1),
-        (2**40, 16, False, 1),
+        (0, 16, 0, -1),
+        (1, 1, 1, 1),
+        (7, 1, 0, 1),
+        (12, 4, 0, 1),
+        (-24, 8, 0, -1),
+        (2**40, 16, 0, 1),
     ],
 )
-def test_integers_are_known_by_their_divisors(value, divisible, one, sign):
+def test_integers_are_known_by_their_divisors(value, divisible, known, sign):
     found = scalar_spec("n", value)
     assert isinstance(found, ScalarSpec)
-    assert (found.divisible, found.one, found.sign) == (divisible, one, sign)
+    assert (found.divisible, found.value, found.sign) == (divisible, known, sign)
     plain, _ = signature({"n": value}, plain=("n",))
     assert plain["n"] == ScalarSpec(found.dtype)
 

@@ -24,7 +24,7 @@ P, N16, N1, ONE = (
     PointerSpec(tl.float16),
     ScalarSpec(tl.int32, 16),
     ScalarSpec(tl.int32),
-    ScalarSpec(tl.int32, one=True),
+    ScalarSpec(tl.int32, value=1),
 )
 BLOCKS = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 NAMES = (

@@ -41,16 +41,16 @@ class ReduceContext:
     """One reduction.
 
     before: the combine function, or "". declaration: of the partial results, or "". part: their
-    name. registers: the function that combines a thread's elements by `own`; element: of result `o`
-    and step `r`. function: what combines those of several threads. lanes, warps: statements, or "".
-    results: statements that move partial results into the results.
+    name. registers: the function that combines a thread's elements by `own`; elements: a function
+    of result `o` and step `r`, or the tile. function: what combines those of several threads.
+    lanes, warps: statements, or "". results: statements that move partial results into the results.
     """
 
     before: str
     declaration: str
     part: str
     registers: str
-    element: str
+    elements: str
     own: str
     function: str
     lanes: str
@@ -99,18 +99,33 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
         part, function = f"Maybe<{part}>", f"lift({function})"
     declaration, name = _partials(op, e, plan, part, direct=not lifted)
     in_order = op.rising and not lifted and plan.rises
+    pairs = _has_pairs(op, plan) and not masked
+    element = _element(op, e, plan, masked, lifted=lifted)
     return ReduceContext(
         before,
         declaration,
         name,
-        _registers(op, plan.count),
-        _element(op, e, plan, masked, lifted=lifted),
+        f"reduce_pairs<{plan.count}>" if pairs else _registers(op, plan.count),
+        e.text(op.inputs[0]) if pairs else f"[&](int o, int r) {{ {element} }}",
         f"in_order({function})" if in_order else function,
         function,
         _lanes(plan, name, function),
         _warps(op, e, plan, name, function),
         result_statements(e, op.results, name, "value" if lifted else "") if declaration else "",
     )
+
+
+def _has_pairs(op: ops.Reduce, plan: AxisPlan) -> bool:
+    """Whether an extremum is of 16-bit floats, of which a thread holds neighbours side by side."""
+    dtype = tile_type(op.inputs[0], "reduce").dtype
+    is_half = dtype.is_float and dtype.bits == 16
+    count, regs = plan.count, plan.layout.num_regs
+    in_turn = all(
+        plan.source_register(o, r) == o * count + r
+        for o in range(regs // count)
+        for r in range(count)
+    )
+    return is_half and op.kind in ("max", "min") and not op.chains and count % 2 == 0 and in_turn
 
 
 def _registers(op: ops.Reduce, count: int) -> str:
@@ -175,7 +190,7 @@ def _lanes(plan: AxisPlan, name: str, function: str) -> str:
 
 def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str) -> str:
     """Partial results of the warps through shared memory."""
-    if not plan.needs_warps:
+    if not plan.needs_warps or op.within_warps:
         return ""
     if op.scratch is None:
         raise CodegenError("reduce: the elements lie in several warps, but there is no scratch")
@@ -230,3 +245,40 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
         f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, {from_}, {function});",
     ]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MergeContext:
+    """An exchange of maxima and sums: declarations, the call, and what becomes of scalars."""
+
+    declarations: str
+    call: str
+    results: str
+
+
+@emits("reduce.merge_exponentials")
+def merge_exponentials(op: ops.MergeExponentials, e: Emission) -> MergeContext:
+    """`merge_exponentials<4, 16, 256>(scratch_1, arrived_1, turn_1, x_1, .., warp);`."""
+    if op.scratch is None or op.barriers is None or op.cursor is None:
+        raise CodegenError("merge_exponentials: there is no scratch or no mbarrier")
+    e.use("warp", "lane")
+    lines, given, results = list[str](), list[str](), list[str]()
+    for value in (op.largest, op.total):
+        if isinstance(value.type, TileType):
+            given.append(e.text(value))
+            continue
+        given.append(e.names.fresh("own"))
+        lines.append(f"const float {given[-1]}[1] = {{{e.text(value)}}};")
+    for result, name in zip(op.results, ("largest", "total", "factor"), strict=True):
+        if isinstance(result.type, TileType):
+            given.append(e.name(result, name))
+        else:
+            given.append(e.names.fresh(name))
+            results.append(f"{e.assignment(result, name)} = {given[-1]}[0];")
+            lines.append(f"float {given[-1]}[1];")
+    form = f"{op.num_ctas}, {op.warps // op.num_ctas}, {op.scratch_bytes() // 2}"
+    places = [e.text(v) for v in (op.scratch, op.barriers, op.cursor)]
+    arguments = ", ".join([*places, *given, e.place.own_warp])
+    return MergeContext(
+        "\n".join(lines), f"merge_exponentials<{form}>({arguments});", "\n".join(results)
+    )

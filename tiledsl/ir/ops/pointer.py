@@ -209,7 +209,8 @@ class Lanes(Op):
     off an aligned address by as many bytes. chained: a warp's next vectors follow its last lane's.
     turned: the mask lets in elements one after the other, no fewer than a vector has; they may
     begin inside of a vector, and vectors are aligned in most tensors (ws/turned_rows.py).
-    repeats: consecutive registers whose element lies in one place, with one mask: a load reads it once.
+    repeats: consecutive registers whose element lies in one place, with one mask; a load reads it
+    once.
     """
 
     vectorized = True

@@ -34,6 +34,8 @@ from tiledsl.target import Target
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
 
+MERGE_BYTES = 128
+"""What each of two exchanges of a cluster has at least."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = tuple[Array, ...]
 
@@ -122,7 +124,9 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     chains: a thread combines its elements in so many chains, each in the elements' order; 0 for a
     balanced tree. Only for a kind with one input. by_three: a thread combines three elements at a
     time, by their bits; of an f32 maximum whose elements are no NaN. rising: the indexes beside
-    values rise along the axes, the last of them first.
+    values rise along the axes, the last of them first. within_warps: each warp combines its own
+    elements, and threads hold what those of theirs give; what `reduce.merge_exponentials` makes of
+    such a maximum and sum is that of all (semantics: all elements, as if they were of one warp).
     """
 
     vectorized = True
@@ -138,6 +142,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     chains: int = attribute(default=0)
     by_three: bool = attribute(default=False)
     rising: bool = attribute(default=False)
+    within_warps: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     @property
@@ -151,7 +156,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         layout = types[0].layout
         assert layout is not None
         plan = AxisPlan(layout, self.axes)
-        if not plan.needs_warps:
+        if not plan.needs_warps or self.within_warps:
             return 0
         sizes = [exchanged_bytes(d) for d in self.dtypes]
         if not self.kind and any(layout.padded_shape[a] > types[0].shape[a] for a in self.axes):
@@ -177,6 +182,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
             raise VerifyError(f"reduce: {self.chains} chains, of a kind with one input only")
         if self.by_three and (self.kind != "max" or self.dtypes != (float32,) or self.chains):
             raise VerifyError("reduce: by_three takes maxima of f32, not in chains")
+        if self.within_warps and self.kind not in ("max", "sum"):
+            raise VerifyError("reduce: only maxima and sums of warps are merged")
         if self.rising and not self.kind.startswith("arg"):
             raise VerifyError("reduce: only argmax and argmin have indexes that rise")
 
@@ -202,6 +209,57 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         with np.errstate(all="ignore"):
             found = ufunc.reduce(x, axis=self.axes, dtype=x.dtype)
         return np.asarray(found).astype(a.dtype)
+
+
+class MergeExponentials(Op, opcode="reduce.merge_exponentials", levels=Level.ALL):
+    """Largest elements and sums of exponentials of the warps of a cluster, in one exchange.
+
+    largest: of each warp, 0 where it has none over -inf; total: its sum of exp(x - largest), 0 in
+    that case. Results: the largest of all warps, the sum of exp(x - that), and by what the warp's
+    exponentials are multiplied. warps: of all CTAs; each of the num_ctas has as many.
+    scratch, barriers, cursor: as in `reduce.reduce`.
+    """
+
+    vectorized = True
+    largest: Value = operand()
+    total: Value = operand()
+    scratch: Value | None = operand(default=None)
+    barriers: Value | None = operand(default=None)
+    cursor: Value | None = operand(default=None)
+    warps: int = attribute(kw_only=True)
+    num_ctas: int = attribute(kw_only=True)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
+
+    @property
+    def count(self) -> int:
+        """Rows of a thread; the operands have layouts."""
+        layout = self.largest.type.layout if isinstance(self.largest.type, TileType) else None
+        return layout.num_regs if layout else 1
+
+    def scratch_bytes(self) -> int:
+        """Shared memory for what warps, then CTAs tell; the operands have layouts."""
+        sizes, count = (float32.bytes, float32.bytes), self.count
+        one = sum(
+            area_bytes(n * count, sizes) for n in (self.warps // self.num_ctas, self.num_ctas)
+        )
+        return 2 * max(one, MERGE_BYTES)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        type_ = self.largest.type
+        is_f32 = isinstance(type_, TileType | ScalarType) and type_.dtype == float32
+        if self.total.type != type_ or not is_f32:
+            raise TypeMismatch(f"merge_exponentials: of {type_} and {self.total.type}")
+        if self.num_ctas < 1 or self.warps % self.num_ctas:
+            raise TypeMismatch(f"merge_exponentials: {self.warps} warps in {self.num_ctas} CTAs")
+        return (type_,) * 3
+
+    def evaluate(self, largest: Any, total: Any) -> Any:
+        with np.errstate(all="ignore"):
+            found = np.where(total == 0, np.float32(-np.inf), largest)
+            zero = found - found
+            factor = np.where(total == 0, zero, np.exp(largest - found))
+            return found, total + zero, factor
 
 
 def combine(

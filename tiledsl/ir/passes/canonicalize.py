@@ -19,6 +19,7 @@ from tiledsl.ir.analysis.constants import is_int_valued
 from tiledsl.ir.analysis.constants import is_lossless
 from tiledsl.ir.analysis.constants import splat_source
 from tiledsl.ir.analysis.constants import trip_count
+from tiledsl.ir.analysis.extremes import compared
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
@@ -304,6 +305,9 @@ def _involution(_: Rewriter, op: ew.Not | ew.Neg) -> Value | None:
 def _compare(rw: Rewriter, op: ew.Compare) -> Value | None:
     if op.a is op.b and is_int_valued(op.a):
         return rw.constant(op, op.predicate in ("eq", "le", "ge"), op.result.type)
+    known = compared(op.predicate, op.a, op.b)
+    if known is not None:
+        return rw.constant(op, known, op.result.type)
     a, b = _before_widening(op.a), _before_widening(op.b)
     if a is not None and b is not None and a.type == b.type:
         return rw.insert(op, ew.Compare(op.predicate, a, b), op.result.type)

@@ -27,7 +27,8 @@ FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 
 TILE_PASSES = (
     "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
-    "fold-sums", "canonicalize", "join-quotients", "narrow-selects", "uniform-steps", "unmask",
+    "fold-sums", "canonicalize", "join-quotients", "narrow-selects", "count-steps",
+    "uniform-steps", "unmask",
     "no-wrap", "cse", "dce", "cheap-exponentials", "sums-with-one", "late-scales", "dce",
 )  # fmt: skip
 

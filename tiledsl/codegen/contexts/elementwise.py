@@ -37,6 +37,7 @@ from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.ops.elementwise_index import Within
 from tiledsl.ir.ops.elementwise_library import Function
+from tiledsl.ir.ops.elementwise_steps import CountSteps
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
@@ -275,6 +276,14 @@ def count_below(op: CountBelow, e: Emission) -> CallContext:
     """`count_below<128>(end_1, n_1)`, or `count_up_to` with the limit itself."""
     name = "count_up_to" if op.inclusive else "count_below"
     return call(op, e, f"{name}<{op.extent}>")
+
+
+@emits("elementwise.count_steps")
+def count_steps(op: CountSteps, e: Emission) -> CallContext:
+    """`count_steps<IsOver>(x_1, 0.25f, 0.5f)`."""
+    how = {"gt": "IsOver", "ge": "IsFrom", "lt": "IsBelow", "le": "IsUpTo"}[op.predicate]
+    limits = ", ".join(literal(limit, float32) for limit in op.limits)
+    return CallContext("", False, f"count_steps<{how}>", f"{e.text(op.a)}, {limits}")
 
 
 @emits("elementwise.within")

@@ -64,6 +64,8 @@ void store(u32 addr, const void* from, u32 bytes, bool is_cluster);
 void store_async(u32 addr, const void* from, u32 bytes, u32 bar);
 void load_matrix(u32 addr, u32* const* regs, u32 num, bool is_transposed);
 void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed);
+void warp_mma(float* d, const u32* a, const u32* b, bool is_bf16);  // mma.m16n8k16, of f16 else
+void warp_mma(u32* d, const u32* a, const u32* b, bool is_bf16);    // with sums in f16
 void fence_async();                           // fence.proxy.async
 void fence();                                 // fence.acq_rel
 

@@ -179,6 +179,36 @@ void store_matrix(u32 addr, const u32* regs, u32 num, bool is_transposed) {
   warp_converge(EMU_HERE);
 }
 
+// D += A * B of a warp: every lane sees the fragments of all others.
+void warp_mma(float* d, const u32* a, const u32* b, bool is_bf16) {
+  Fiber& fiber = current();
+  fiber.pc = EMU_HERE;
+  u64 rows[2][32], cols[32];
+  for (u32 half = 0; half < 2; ++half) exchange(a[2 * half] | (u64)a[2 * half + 1] << 32, rows[half], EMU_HERE);
+  exchange(b[0] | (u64)b[1] << 32, cols, EMU_HERE);
+  const auto number = [&](u64 pair, u32 k) {
+    const u32 bits = (u32)(pair >> (16 * k)) & 0xffff;
+    return is_bf16 ? from_bf16(bits) : from_f16(bits);
+  };
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 row = fiber.lane / 4, col = fiber.lane % 4 * 2 + i % 2;
+    float sum = 0.0f;
+    for (u32 k = 0; k < 16; ++k) {
+      const u64 left = rows[k / 8][row * 4 + k % 8 / 2] >> (32 * (i / 2));
+      const u64 right = cols[col * 4 + k % 8 / 2] >> (32 * (k / 8));
+      sum += number(left, k % 2) * number(right, k % 2);
+    }
+    d[i] += sum;
+  }
+  warp_converge(EMU_HERE);
+}
+
+void warp_mma(u32* d, const u32* a, const u32* b, bool is_bf16) {
+  float sums[4] = {from_f16(d[0]), from_f16(d[0] >> 16), from_f16(d[1]), from_f16(d[1] >> 16)};
+  warp_mma(sums, a, b, is_bf16);
+  for (u32 i = 0; i < 2; ++i) d[i] = pair16(to_f16(sums[2 * i]), to_f16(sums[2 * i + 1]));
+}
+
 // ------------------------------------------------------------------ the asynchronous proxy
 // fenced_at: when the reader executed its last proxy fence, which covers the writes that it then knew of.
 void check_async_read(Cta& cta, u32 granule, const char* what, u64 fenced_at) {

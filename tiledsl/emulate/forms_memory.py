@@ -50,6 +50,19 @@ def _matrix(match: re.Match[str], o: list[str]) -> str:
     return f"const unsigned v[{count}] = {{{registers}}}; {call}"
 
 
+@form(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(f32|f16)\.(bf16|f16)\.(?:bf16|f16)\.(?:f32|f16)")
+def _warp_mma(match: re.Match[str], o: list[str]) -> str:
+    sums, rows, cols = (members(text) for text in o[:3])
+    count, dtype = len(sums), match[2]
+    kind = "float" if match[1] == "f32" else "unsigned"
+    moves = " ".join(f"{name} = d[{i}];" for i, name in enumerate(sums))
+    return (
+        f"{kind} d[{count}] = {{{', '.join(members(o[3]))}}}; "
+        f"const unsigned a[4] = {{{', '.join(rows)}}}, b[2] = {{{', '.join(cols)}}}; "
+        f"::emu::warp_mma(d, a, b, {'true' if dtype == 'bf16' else 'false'}); {moves}"
+    )
+
+
 _ATOMIC_TYPES: Final = {
     "u32": "unsigned", "b32": "unsigned", "s32": "int", "u64": "unsigned long long",
     "b64": "unsigned long long", "s64": "long long", "f32": "float", "f64": "double",

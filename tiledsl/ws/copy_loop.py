@@ -32,6 +32,7 @@ from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.mma_warp import WarpDot
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.pointer_copy import CopyCommit
 from tiledsl.ir.ops.pointer_copy import CopyWait
@@ -120,7 +121,8 @@ class CopyLoop:
     ops: of the body that addresses and masks take. indexes: the loads among them. state: positions
     of the carried values that they take. depth: slots. dot: the dot whose products stay in flight
     over the end of an iteration, or None. groups: warpgroups of the role. late: whether copies
-    start at the end of an iteration. is_fenced: whether it has a fence before its first product.
+    start at the end of an iteration. is_fenced: whether it has a fence before its first product, or
+    needs none. by_warps: the dot that warps compute, which read the slots themselves, or None.
     """
 
     loop: For
@@ -133,6 +135,7 @@ class CopyLoop:
     groups: int
     late: bool = False
     is_fenced: bool = False
+    by_warps: mma.Dot | None = None
 
     @property
     def ahead(self) -> int:
@@ -146,7 +149,9 @@ class CopyLoop:
         out: list[str] = []
         for c in self.loads:
             at = c.load.loc.short if c.load.loc else "?"
-            reader = "read by the tensor core" if c.is_direct else "read into registers"
+            reader = "read into registers"
+            if c.is_direct:
+                reader = "read by the tensor core" if self.by_warps is None else "read by warps"
             out.append(
                 f"{at}: {c.name or 'a tile'} through cp.async, {c.width_bytes} bytes "
                 f"at once, {self.depth} slots of {c.memory.bytes} bytes, {reader}"
@@ -362,6 +367,8 @@ class _Rewrite:
             self.graph.replace_uses(plan.dot.result, product)
             self.graph.erase(plan.dot)
         for c, at in zip(plan.loads, slots, strict=True):
+            if c.is_direct and plan.by_warps is not None:
+                self.multiply_by_warps(plan.by_warps, at)
             self.read(c.load, at)
         end = Yield((*self.end.values, following, *ready.values), loc=self.end.loc)
         self.graph.replace_op(self.end, end)
@@ -393,6 +400,13 @@ class _Rewrite:
         b.add(issue)
         b.add(mma.Commit())
         return issue.result
+
+    def multiply_by_warps(self, dot: mma.Dot, slot: Value) -> None:
+        """Puts the product that warps compute in the place of a dot."""
+        made = WarpDot(slot, dot.b, dot.acc, names=(dot.result.name,), loc=dot.loc)
+        self.graph.insert_before(dot, made)
+        self.graph.replace_uses(dot.result, made.result)
+        self.graph.erase(dot)
 
     def read(self, load: pointer.Load, slot: Value) -> None:
         """Reads the slot where the tile was loaded, for each form in which it is used."""

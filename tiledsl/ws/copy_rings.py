@@ -39,6 +39,7 @@ from tiledsl.ws.ring_loads import RingLimits
 from tiledsl.ws.ring_loads import TileLoad
 from tiledsl.ws.ring_loads import needed_ops
 from tiledsl.ws.ring_loads import ring_candidate
+from tiledsl.ws.warp_dots import warp_dot
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""
@@ -113,6 +114,8 @@ def _decide(
     problem = _loop_problem(loop)
     if problem:
         return None, [f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
+    by_warps = warp_dot(graph, loop, limits.num_warps)
+    limits = replace(limits, by_warps=by_warps)
     notes: list[str] = []
     found: list[RingLoad] = []
     through = [op for op in loads if isinstance(op, pointer.Load)]
@@ -136,15 +139,18 @@ def _decide(
     problem = _order_problem(graph, loop, origins)
     if problem:
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
+    if by_warps is not None and not any(c.is_direct for c in found):
+        by_warps = None
     deep = limits.depth >= FLIGHT_SLOTS
     dot = _dot_in_flight(graph, loop, found, limits) if deep else None
-    writes = writes_operands(loop, {c.load.result for c in found if c.is_direct})
+    direct = {c.load.result for c in found if c.is_direct}
+    writes = writes_operands(loop, direct) if by_warps is None else []
     late = dot is None and any(writes)
     # A late copy goes to the slot that was just read, so that one slot less suffices.
     depth = max(2, limits.depth - 1) if late else limits.depth
     plan = CopyLoop(
         loop, tuple(found), ops, used, state, depth, dot, limits.groups,
-        late=late, is_fenced=late and writes[0],
+        late=late, is_fenced=by_warps is not None or (late and writes[0]), by_warps=by_warps,
     )  # fmt: skip
     return plan, notes
 

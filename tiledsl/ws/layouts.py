@@ -37,6 +37,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
+from tiledsl.ir.ops.mma_warp import WarpDot
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.scan import Scan
@@ -49,6 +50,10 @@ from tiledsl.ws.access_layouts import better_block_layout
 from tiledsl.ws.access_layouts import better_layout
 from tiledsl.ws.access_layouts import fast_dim
 from tiledsl.ws.access_layouts import group_shape
+from tiledsl.ws.combined_dims import combined_dims
+from tiledsl.ws.combined_dims import lanes_of_row
+from tiledsl.ws.combined_dims import scanned
+from tiledsl.ws.combined_dims import warp_order as order_of_warps
 from tiledsl.ws.dot_shapes import accumulator_layout
 from tiledsl.ws.dot_shapes import register_operand_layout
 from tiledsl.ws.free import VIEWS
@@ -63,11 +68,11 @@ from tiledsl.ws.short_rows import short_rows
 from tiledsl.ws.vector_stores import can_move
 from tiledsl.ws.vector_stores import move_store
 from tiledsl.ws.vector_stores import row_layout
+from tiledsl.ws.warp_dots import warp_layouts
 from tiledsl.ws.widening import widen_at_use
 
-SECTOR_BYTES = 32
-WIDE_VECTOR, LINE_LANES = 4, 8
-"""Elements of a vector and lanes side by side that fill the sectors of memory."""
+WIDE_VECTOR = 4
+"""Elements of a vector that fill the sectors of memory, with lanes side by side."""
 ROW_VECTORS = 2
 """Vectors of a short row for a lane: with more, what rows share takes the registers of rows."""
 _SHAPING = (Load, Store, Reduce, Scan, pointer.Load, pointer.Store, atomic.Rmw, atomic.Cas, Copy)
@@ -166,7 +171,7 @@ def _ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:  # noqa: C9
             before = _yield(op.before)[i + 1]
             yield from ((res, op.init[i]), (res, op.before.args[i]), (res, before))
             yield from ((res, op.body.args[i]), (res, _yield(op.body)[i]))
-    elif isinstance(op, mma.Issue | mma.ClusterReduce | mma.Dot):
+    elif isinstance(op, mma.Issue | mma.ClusterReduce | mma.Dot | WarpDot):
         yield (op.results[0], op.acc)
     elif isinstance(op, mma.Wait):
         yield from zip(op.results, op.accs, strict=True)
@@ -266,66 +271,21 @@ def _default(
             share = vector  # fewer threads copy as much at once
         while vector > 1 and (vector > share or type_.shape[order[0]] % vector):
             vector //= 2
-    combined = _combined(ops, group)
-    warp_order = _warp_order(combined, order, type_.shape, num_warps)
+    combined = combined_dims(ops, group)
+    warp_order = order_of_warps(combined, order, type_.shape, num_warps)
     lanes = most_lanes
     share = prod(type_.shape) // (32 * num_warps)
-    run_dim, most_run = _scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1, 1 << 30
+    run_dim, most_run = scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1, 1 << 30
     are_short = rows is not None and type_.shape == (rows.rows, rows.cols) and order == [1, 0]
     if type_.rank > 1 and order[0] in combined and vector >= WIDE_VECTOR:
         most = ROW_VECTORS * vector if are_short else share
-        lanes = _lanes_of_row(type_.shape, order[0], num_warps, min(share, most))
+        lanes = lanes_of_row(type_.shape, order[0], num_warps, min(share, most))
         if are_short and run_dim < 0:
             run_dim, most_run = 0, max(1, share * lanes // type_.shape[1])
     return blocked(
         type_.shape, num_warps, vector=vector, order=order, warp_order=warp_order, most_lanes=lanes,
         chained=wanted is not None and wanted.chained, run_dim=run_dim, most_run=most_run,
     )  # fmt: skip
-
-
-def _lanes_of_row(shape: tuple[int, ...], row: int, num_warps: int, most: int) -> int:
-    """Lanes for a dimension that is combined: few, each with many elements, make few shuffles.
-
-    most: elements of a row that a lane has.
-    """
-    rows = prod(shape) // shape[row]
-    lanes = LINE_LANES
-    while lanes < 32 and (shape[row] > lanes * most or rows * lanes < 32 * num_warps):
-        lanes *= 2
-    return lanes
-
-
-def _combined(ops: list[Op], group: set[Value]) -> set[int]:
-    """Dimensions of a group that a reduction or a scan runs along."""
-    return {
-        axis
-        for op in ops
-        if isinstance(op, Reduce | Scan) and op.inputs[0] in group
-        for axis in (op.axes if isinstance(op, Reduce) else (op.axis,))
-    }
-
-
-def _scanned(ops: list[Op], group: set[Value], type_: TileType, fast: int) -> int:
-    """The dimension along which a thread's elements lie side by side: that of a scan, or -1.
-
-    Lanes and warps then exchange totals of runs, not every element. It is not the fast one, whose
-    rows fill sectors of memory by themselves.
-    """
-    scans = [op for op in ops if isinstance(op, Scan) and op.inputs[0] in group]
-    if not scans or type_.shape[fast] * type_.dtype.bytes < SECTOR_BYTES:
-        return -1
-    return scans[0].axis if scans[0].axis != fast else -1
-
-
-def _warp_order(
-    combined: set[int], order: list[int], shape: tuple[int, ...], num_warps: int
-) -> list[int]:
-    """Dimensions by which warps are laid out: those first that no reduction or scan runs along."""
-    free = [d for d in order if d not in combined]
-    places = prod(shape[d] for d in free)
-    if places < num_warps and num_warps % places:
-        return order
-    return [*free, *(d for d in order if d in combined)]
 
 
 def assign_layouts(
@@ -345,14 +305,7 @@ def assign_layouts(
         for a, b in _ties(op, free):
             if _is_tile(a) and _is_tile(b):
                 groups.tie(a, b)
-    for op in ops:
-        if isinstance(op, mma.Issue | mma.Dot):
-            groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
-    for op in ops:
-        if isinstance(op, mma.Issue) and _is_tile(op.a):
-            groups.offer(op.a, register_operand_layout(op, num_warps // 4))
-        elif isinstance(op, tile.ConvertLayout):
-            groups.offer(op.result, op.layout)
+    _offer_fixed(ops, groups, num_warps)
     open_links = [link for op in ops for link in links(op)]
     _offer_copies(ops, groups, facts, num_warps)
     _propagate(open_links, groups)
@@ -373,6 +326,21 @@ def assign_layouts(
         graph.set_type(v, v.type.with_layout(groups.get(v)))
     notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps, room)
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
+
+
+def _offer_fixed(ops: list[Op], groups: _Groups, num_warps: int) -> None:
+    """Layouts that instructions and conversions give."""
+    for op in ops:
+        if isinstance(op, mma.Issue | mma.Dot):
+            groups.offer(op.acc, accumulator_layout(op, num_warps // 4))
+    for op in ops:
+        if isinstance(op, mma.Issue) and _is_tile(op.a):
+            groups.offer(op.a, register_operand_layout(op, num_warps // 4))
+        elif isinstance(op, WarpDot):
+            for value, layout in warp_layouts(op, num_warps):
+                groups.offer(value, layout)
+        elif isinstance(op, tile.ConvertLayout):
+            groups.offer(op.result, op.layout)
 
 
 def _is_block_of(op: Op, group: set[Value]) -> bool:
@@ -549,15 +517,19 @@ def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:
 
 
 def _convert_register_operands(graph: TileGraph, ops: list[Op], groups: int) -> list[str]:
-    """Left operands of wgmma lie as accumulators, whatever else their tiles are used for."""
+    """Operands in registers lie as their product wants them, whatever else they are used for."""
     notes: list[str] = []
     for op in ops:
-        if not isinstance(op, mma.Issue) or not _is_tile(op.a):
+        if isinstance(op, WarpDot):
+            wanted = [warp_layouts(op, 4 * groups)[1]]
+        elif isinstance(op, mma.Issue) and _is_tile(op.a):
+            wanted = [(op.a, register_operand_layout(op, groups))]
+        else:
             continue
-        have, want = _layout(op.a), register_operand_layout(op, groups)
-        if not have.same_places(want):
-            notes.append(_note(op, op.a, have, want))
-            _convert_operand(graph, op, op.a, want)
+        for value, want in wanted:
+            if not (have := _layout(value)).same_places(want):
+                notes.append(_note(op, value, have, want))
+                _convert_operand(graph, op, value, want)
     return notes
 
 

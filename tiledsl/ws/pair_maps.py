@@ -17,6 +17,7 @@ from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.mma_warp import WarpDot
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -26,7 +27,7 @@ _TYPES = ("f16", "bf16")
 
 def pair_maps(graph: TileGraph, region: Region) -> int:
     """Splits the maps of a role that has dots; returns how many."""
-    if not any(isinstance(op, mma.Dot) for op in region.walk()):
+    if not any(isinstance(op, mma.Dot | WarpDot) for op in region.walk()):
         return 0
     maps = [op for op in region.walk() if isinstance(op, tile.Map)]
     return sum(_split(graph, op) for op in maps)

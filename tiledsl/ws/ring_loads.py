@@ -33,6 +33,7 @@ from tiledsl.ws.copy_loop import dot_uses
 from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.warp_dots import rows_in_ring
 
 FILLED = "`other` is not 0, and copies fill with zeros"
 UNCHANGED_HINTS = ("cv", "cs")
@@ -44,11 +45,15 @@ TileLoad = pointer.Load | memory.Load
 
 @dataclass(frozen=True)
 class RingLimits:
-    """What rings may take. depth: slots at most. num_warps: of the role."""
+    """What rings may take. depth: slots at most. num_warps: of the role.
+
+    by_warps: the dot that warps compute, who read its left operand of a ring, or None.
+    """
 
     depth: int
     num_warps: int
     target: Target
+    by_warps: mma.Dot | None = None
 
     @property
     def groups(self) -> int:
@@ -195,8 +200,10 @@ def _slot_of(
 ) -> SmemType | None:
     """How a loaded tile lies for a dot that takes it with its dimensions in an order.
 
-    fast: the tile's contiguous dimension. None where wgmma cannot read that.
+    fast: the tile's contiguous dimension. None where wgmma, or a warp, cannot read that.
     """
+    if dot is limits.by_warps:
+        return rows_in_ring(dot) if (side, fast, order) == (0, 1, (0, 1)) else None
     made = _operand_type(dot, side, order.index(fast), limits)
     if made is None:
         return None

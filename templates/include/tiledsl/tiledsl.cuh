@@ -24,4 +24,5 @@
 #include "tiledsl/exchange.cuh"
 #include "tiledsl/rows.cuh"
 #include "tiledsl/sort.cuh"
+#include "tiledsl/warp_mma.cuh"
 #include "tiledsl/watch.cuh"

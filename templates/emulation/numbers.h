@@ -66,6 +66,10 @@ inline unsigned to_tf32(float x) {
 }
 
 inline unsigned pair16(unsigned low, unsigned high) { return (low & 0xffffu) | high << 16; }
+template <class From, class To> inline unsigned fma_pairs(unsigned a, unsigned b, unsigned c, From from, To to) {
+  const auto one = [&](unsigned x, unsigned y, unsigned z) { return to(from(x) * from(y) + from(z)); };
+  return pair16(one(a, b, c), one(a >> 16, b >> 16, c >> 16));
+}
 inline unsigned short pair8(unsigned low, unsigned high) { return (unsigned short)((low & 0xffu) | high << 8); }
 
 }  // namespace emu

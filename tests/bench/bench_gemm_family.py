@@ -435,8 +435,13 @@ def widened(kind: str, m: int) -> Case:
     def make(device: str) -> Tensors:
         wide = normal(device, n, k, dtype=F32)
         if device == "meta":
-            small = empty(device, n, k // 2 if kind == "int4" else k, dtype=torch.int8)
+            halves, is_small = kind in ("int4", "groups"), kind == "fp8"
+            small = empty(
+                device, n, k // 2 if halves else k, dtype=E4M3 if is_small else torch.int8
+            )
             scales = empty(device, n, dtype=F32)
+            if kind == "groups":
+                scales = empty(device, k // 128, n)
         else:
             small, scales = weight_only.quantised(wide, kind)
         return {
@@ -444,21 +449,21 @@ def widened(kind: str, m: int) -> Case:
             "c": empty(device, m, n),
         }  # fmt: skip
 
-    kernel = weight_only.weight_only_int4 if kind == "int4" else weight_only.weight_only
+    kernel = weight_only.KERNELS[kind]
     return Case(
         make,
         {
             OURS: Ours(
                 kernel,
                 lambda t: (t["w"], t["x"], t["scales"], t["c"]),
-                (tl.cdiv(n, 64), tl.cdiv(m, 64)),
+                weight_only.tiles(m, n),
             )
         },
         {"cuBLAS bf16": lambda t: torch.matmul(t["x"], t["b"])},
         lambda t: t["x"].double() @ weight_only.widened(t["w"], t["scales"], kind, k).t(),
         2.0 * m * n * k,
         [(OURS, "cuBLAS bf16", 1.0)],
-        moved=n * k * (0.5 if kind == "int4" else 1.0) + 4.0 * m * k,
+        moved=n * k * (0.5 if kind in ("int4", "groups") else 1.0) + 2.0 * m * (k + n),
     )
 
 
@@ -493,7 +498,7 @@ GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
     },
     "weights": {
         f"weights-{kind}-{m}": lambda kind=kind, m=m: widened(kind, m)
-        for kind, m in (("int8", 16), ("int8", 64), ("int4", 64))
+        for kind in ("int8", "int4", "groups", "fp8") for m in (1, 16, 64, 4096)
     },
     "epilogue": {f"epilogue-{kind}": lambda kind=kind: with_epilogue(kind) for kind in ("gelu", "residual")}
     | {

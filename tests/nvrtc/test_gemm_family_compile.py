@@ -17,6 +17,7 @@ from examples.fp8_matmul import grid_of
 from examples.fused_epilogues import residual
 from examples.grouped_matmul import grouped_matmul
 from examples.norm_matmul import norm_matmul
+from examples.weight_only import tiles as weight_tiles
 from examples.weight_only import weight_only
 from tests.nvrtc.test_attention_compile import check
 from tiledsl.compiled import Kernel
@@ -136,10 +137,11 @@ def test_weights_are_streamed_and_widened_in_registers():
     args = [
         torch.empty(s, device="meta", dtype=dtypes.get(name, BF16)) for name, s in shapes.items()
     ]
-    kernel = weight_only.compile(*args, grid=(128, 1))
+    kernel = weight_only.compile(*args, grid=weight_tiles(64, 8192))
     check(kernel)
-    assert "w ring" in kernel.smem.table()
+    assert "prefetch" in kernel.plan.describe()
     assert "_bf16_rs(" in kernel.module.source
+    assert "widen<0, 8, true, 0>(" in kernel.module.source
 
 
 @pytest.mark.parametrize("causal", [False, True])

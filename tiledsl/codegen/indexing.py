@@ -172,12 +172,18 @@ def replica_conditions(layout: Layout, num_warps: int) -> tuple[str, ...]:
 
 
 def vector_width(
-    layout: Layout, dim: int, extent: int, element_bytes: int, *, limit_bytes: int = 16
+    layout: Layout,
+    dim: int,
+    extent: int,
+    element_bytes: int,
+    *,
+    limit_bytes: int = 16,
+    least_bytes: int = 4,
 ) -> int:
     """Neighbours along `dim` that a thread holds in consecutive registers and may move at once.
 
-    1 when that is nothing, or fewer than 4 bytes. The vectors begin at multiples of the width along
-    the dimension.
+    1 when that is nothing, or fewer than `least_bytes`. The vectors begin at multiples of the width
+    along the dimension.
     """
     digits = [d for d in layout.dims[dim] if d.size > 1]
     if not digits or digits[0].unit is not Unit.REG or digits[0].stride != 1:
@@ -185,7 +191,7 @@ def vector_width(
     width = limit_bytes // element_bytes
     while width > 1 and (digits[0].size % width or extent % width):
         width //= 2
-    return width if width * element_bytes >= 4 and width > 1 else 1
+    return width if width * element_bytes >= least_bytes and width > 1 else 1
 
 
 def registers_inside(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from functools import cached_property
@@ -34,7 +35,6 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.program import ProgramId
-from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
@@ -46,6 +46,10 @@ from tiledsl.ws.copied import copied_operand
 from tiledsl.ws.copied import loads_beside
 from tiledsl.ws.copied import stored_source
 from tiledsl.ws.copied import uncopied_parts
+from tiledsl.ws.made import Made
+from tiledsl.ws.made import chain_of
+from tiledsl.ws.made import chained
+from tiledsl.ws.made import made_operands
 from tiledsl.ws.operands import Copies
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.operands import constant_value
@@ -55,6 +59,7 @@ from tiledsl.ws.operands import place_of
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.pointer_hazards import depends
 from tiledsl.ws.pointer_hazards import pointer_hazard
+from tiledsl.ws.row_sums import row_sums
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,12 @@ class DotLoop:
     """A loop whose dots only accumulate.
 
     Every dot's accumulator is carried by the loop and read by nothing else in it.
-    loads: operand loads inside the loop, in program order. zero_init: per dot, whether it starts
-    from zeros.
+    loads: operand loads inside the loop, in program order. zero_init: per dot (of `heads`), whether
+    it starts from zeros.
     partial: instead, every product starts from zero in each iteration, and CUDA cores go on with
     it: f32 sums of fp8 products, sums of scaled products.
     beside: ops that make sums of rows of loaded tiles beside the products, by id.
+    made: by dot, how its left operand is made of a loaded tile.
     """
 
     loop: For
@@ -88,12 +94,30 @@ class DotLoop:
     zero_init: tuple[bool, ...]
     partial: bool = False
     beside: frozenset[int] = frozenset()
+    made: Mapping[int, Made] = field(default_factory=dict[int, Made])
+
+    @property
+    def heads(self) -> tuple[Dot, ...]:
+        """The dots whose accumulator the loop carries: others add to the dot before."""
+        return tuple(d for d in self.dots if not self.made or d.acc in self.loop.carried)
+
+    def head_of(self, dot: Dot) -> Dot:
+        """The first of the dots that add to one accumulator."""
+        return chain_of(self.loop, list(self.dots), dot)[0]
+
+    def source(self, dot: Dot, side: int) -> tuple[Load | pointer.Load, bool]:
+        """The load behind an operand, and whether it is transposed in between."""
+        if side == 0 and dot.id in self.made:
+            return self.made[dot.id].load, False
+        found = operand_source(dot.b if side else dot.a)
+        assert found is not None
+        return found
 
     @property
     def sums(self) -> tuple[int, ...]:
         """Carried values that dots add up, or, in a partial loop, that are only added to."""
         if not self.partial:
-            return tuple(self.loop.carried.index(d.acc) for d in self.dots)
+            return tuple(self.loop.carried.index(d.acc) for d in self.heads)
         return tuple(i for i in range(len(self.loop.carried)) if is_sum(self.loop, i, self.dots))
 
     @property
@@ -404,7 +428,9 @@ def _dot_loop(
     zero: list[bool] = []
     partial = any(needs_promotion(d) or is_zero_tile(d.acc) for d in dots)
     beside: frozenset[int] = frozenset() if partial else row_sums(graph, loop)
-    sides = _Sides(graph, loop, written, beside)
+    made = {} if partial or beside else made_operands(graph, loop, dots)
+    math = {op.id for m in made.values() for op in m.ops}
+    sides = _Sides(graph, loop, written, beside | math, made)
     for dot in dots:
         for side in ("a", "b"):
             found = sides.load(dot, side)
@@ -413,11 +439,12 @@ def _dot_loop(
                 return None
             loads.setdefault(found.op.id, found)
         starts = is_zero_tile(dot.acc)
-        problem = "" if starts else _accumulates(graph, loop, dot)
+        problem = "" if starts else chained(graph, loop, dots, dot, several=bool(made))
         if problem:
             out.decline("warp_specialize", problem, dot.loc)
             return None
-        zero.append(starts or is_zero_tile(loop.init[loop.carried.index(dot.acc)]))
+        if starts or dot.acc in loop.carried:
+            zero.append(starts or is_zero_tile(loop.init[loop.carried.index(dot.acc)]))
     ordered = [loads[op.id] for op in loop.body.ops if op.id in loads]
     if len(ordered) != len(loads):
         out.decline("warp_specialize", "a load stands outside of the loop of its dot", loop.loc)
@@ -425,7 +452,7 @@ def _dot_loop(
     if any(item.is_copied for item in ordered) and (op := loads_beside(loop, set(loads))):
         out.decline("warp_specialize", BESIDE, op.loc)
         return None
-    found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial, beside)
+    found = DotLoop(loop, tuple(dots), tuple(ordered), tuple(zero), partial, beside, made)
     problem = _partial_problem(graph, found) if partial else ""
     if problem:
         out.decline("warp_specialize", problem, loop.loc)
@@ -437,12 +464,18 @@ class _Sides:
     """What the dots of a loop load."""
 
     def __init__(
-        self, graph: TileGraph, loop: For, written: set[Value], beside: frozenset[int]
+        self,
+        graph: TileGraph,
+        loop: For,
+        written: set[Value],
+        beside: frozenset[int],
+        made: Mapping[int, Made],
     ) -> None:
         self.graph = graph
         self.loop = loop
         self.written = written
         self.beside = beside
+        self.made = made
         self.axes: dict[Value, frozenset[int]] = {}
 
     @cached_property
@@ -453,6 +486,8 @@ class _Sides:
     def load(self, dot: Dot, side: str) -> OperandLoad | Declined:
         """The load behind an operand, or why no load role can make it."""
         found = operand_source(dot.a if side == "a" else dot.b)
+        if side == "a" and dot.id in self.made:
+            found = self.made[dot.id].load, False
         if found is None or not (isinstance(found[0], Load) or self.graph.facts.get("copies")):
             reason = f"operand {side} of the dot is not a block load"
             return Declined("warp_specialize", reason, dot.loc)
@@ -490,35 +525,6 @@ def _partial_problem(graph: TileGraph, found: DotLoop) -> str:
     return ""
 
 
-def row_sums(graph: TileGraph, loop: For) -> frozenset[int]:
-    """Ids of the ops behind carried values that only add up rows of tiles.
-
-    c += sum(f(x), 1), whole or in parts, where nothing else reads what lies in between.
-    """
-    found: set[int] = set()
-    for arg, end in zip(loop.carried, _yielded(loop.body), strict=True):
-        update = end.defining_op
-        if not isinstance(update, Add) or arg not in (update.a, update.b):
-            continue
-        total = (update.b if update.a is arg else update.a).defining_op
-        if not isinstance(total, Reduce) or 0 in total.axes or total.parent is not loop.body:
-            continue
-        chain, work = {update.id}, [total]
-        while work:
-            op = work.pop()
-            if op.parent is not loop.body or op.id in chain or isinstance(op, Load):
-                continue
-            chain.add(op.id)
-            work += [made for v in op.operands if (made := v.defining_op) is not None]
-        found |= chain
-    inside = [op for op in loop.body.ops if op.id in found]
-    pure = all(op.effect is Effect.PURE for op in inside)
-    users = {u.op.id for op in inside for r in op.results for u in graph.users(r)}
-    end = loop.body.terminator
-    alone = users <= found | ({end.id} if end is not None else set())
-    return frozenset(found) if pure and alone else frozenset()
-
-
 def _load_problem(
     graph: TileGraph,
     loop: For,
@@ -533,18 +539,6 @@ def _load_problem(
     for use in graph.users(load.result):
         if not isinstance(use.op, Dot | Transpose) and use.op.id not in beside:
             return f"the loaded tile is also used by {use.op.opcode}"
-    return ""
-
-
-def _accumulates(graph: TileGraph, loop: For, dot: Dot) -> str:
-    """Why the dot's accumulator is no loop-carried value that only the dot touches, or ""."""
-    if dot.acc not in loop.carried:
-        return "the dot's accumulator is not carried by the loop"
-    at = loop.carried.index(dot.acc)
-    if [u.op for u in graph.users(dot.acc)] != [dot]:
-        return "the accumulator is read by other operations in the loop"
-    if _yielded(loop.body)[at] is not dot.result or len(graph.users(dot.result)) != 1:
-        return "the dot's result is used by other operations in the loop"
     return ""
 
 

@@ -119,12 +119,15 @@ class MemoryRules(BarrierRules):
         return clear
 
     def link_read(self, t: Thread, op: smem.Read) -> Does:
-        """A read by the threads; without scratch nothing tells when it is over."""
+        """A read by the threads: scratch tells of its end, or the wait for a wgmma."""
         slot, ends = t.slot(op.smem), op.scratch is not None
 
         def read() -> None:
             slot.state.check_read(t.clock, slot.use, op)
-            slot.state.reads.append(Read(t.index, t.now if ends else 0))
+            made = Read(t.index, t.now if ends else 0)
+            slot.state.reads.append(made)
+            if op.by_wgmma:
+                t.open.append(made)
 
         return read
 

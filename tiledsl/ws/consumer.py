@@ -44,6 +44,7 @@ from tiledsl.ws.deferred_loop import DeferredLoop
 from tiledsl.ws.epilogue_channel import EpilogueChannel
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import take_numbers
+from tiledsl.ws.made_loop import multiply_made
 from tiledsl.ws.no_trips import zero_if_empty
 from tiledsl.ws.partial_loop import PartialLoop
 from tiledsl.ws.partition import Channel
@@ -337,7 +338,7 @@ class ConsumerBuilder(TurnTaking):
         loop = self.dot_loop_of(channel).loop
         init = [self.get(v) for v in loop.init]
         for dot, zero in zip(
-            self.dot_loop_of(channel).dots, self.dot_loop_of(channel).zero_init, strict=True
+            self.dot_loop_of(channel).heads, self.dot_loop_of(channel).zero_init, strict=True
         ):
             if zero:
                 at = loop.carried.index(dot.acc)
@@ -357,12 +358,15 @@ class ConsumerBuilder(TurnTaking):
         loop = found.loop
         self.map[loop.iv] = iv
         self.map.update(zip(loop.carried, carried, strict=True))
-        starts = zip(found.dots, found.zero_init, strict=True)
+        starts = zip(found.heads, found.zero_init, strict=True)
         self.keeps = {d.id: keep for d, is_zero in starts if is_zero and keep is not None}
         ops = [o for o in loop.body.ops if not isinstance(o, Yield) and o.id not in found.beside]
         first = next(i for i, o in enumerate(ops) if isinstance(o, mma.Dot))
         end = loop.body.terminator
         assert isinstance(end, Yield)
+        if found.made:
+            multiply_made(self, found, ops)
+            return [self.get(v) for v in end.values]
         self.clone_into(ops[:first])
         if self.is_stored is None:
             self.multiply(found, ops[first:])
@@ -415,7 +419,8 @@ class ConsumerBuilder(TurnTaking):
         step, P = constant_step(loop), plan.mma_depth
         lower, upper = self.loop_bounds(loop, step)
         init = self.start_accumulators(channel)
-        self.enter_order()
+        if plan.ping_pong:
+            self.enter_order()
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
         carried = [body.add_arg(v.type, a.name) for v, a in zip(init, loop.carried, strict=True)]
@@ -477,7 +482,8 @@ class ConsumerBuilder(TurnTaking):
         The dots are drained, and what is still borrowed is released.
         """
         b, plan, loop = self.b, self.plan, self.dot_loop_of(channel).loop
-        self.leave_order()
+        if plan.ping_pong:
+            self.leave_order()
         values = self.wait(channel, values, 0)
         trips: Value | None = None
         if P > 1 or plan.ping_pong or any(self.dot_loop_of(channel).zero_init):

@@ -61,8 +61,16 @@ BOUND_SHARE = 0.8
 Block scales, 64 x 7168 x 2048, in tiles of 64 x 64: 24 KB fetched ahead 5.90 us, 32 and 64 KB 5.75
 and 5.72.
 """
+MADE_BOUND_SHARE = 0.5
+"""The same where operands are made, whose clocks are counted as if nothing hid them."""
 PRODUCT_CLOCKS = 200
 """From the end of a product to the start of the next, besides what is done with its elements."""
+MADE_CLOCKS, LEAST_PRODUCT_CLOCKS, MADE_ALONE = 100, 18, 1.2
+"""Of an iteration whose operand a is made: waits, barriers, the first loads; of an instruction with
+an operand in registers, however few columns it has; by how much more one warpgroup takes than two.
+int8, M = 16, 64, N = K = 8192: 19.3 and 22.6 us with two warpgroups, before 20.6 with two, 23.4
+with one.
+"""
 HANDOFF_CLOCKS = 400
 """Between products of a loop that CUDA cores go on with, shared by its warpgroups. fp8 with f32
 sums, 8192 x 8192 x 4096: a slot takes 157 clocks more than its wgmmas with three warpgroups of
@@ -109,6 +117,8 @@ class Problem:
     cuts_blocks: those of its columns change inside of a tile.
     copy_clocks: in which the threads of the load role start the copies of an iteration.
     few_rows: one operand has so few that the other one is streamed.
+    made_clocks: of CUDA cores that make operand a in an iteration. loaded: bytes of a loaded
+    element of each operand, where they are not `itemsize`.
     """
 
     grid: tuple[int, int, int]
@@ -128,6 +138,13 @@ class Problem:
     cuts_blocks: bool = False
     copy_clocks: float = 0.0
     few_rows: bool = False
+    made_clocks: float = 0.0
+    loaded: tuple[int, int] = (0, 0)
+
+    @property
+    def loads(self) -> tuple[int, int]:
+        """Bytes of a loaded element of a and of b."""
+        return self.loaded if any(self.loaded) else (self.itemsize, self.itemsize)
 
     @property
     def product_clocks(self) -> float:
@@ -179,13 +196,14 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     waves = -(-tiles // clusters)
     trips = -(-p.trips // plan.split_k)
     per_slot_l2 = l2_clocks(plan, p, multicast)
-    multiplies = mma * loop_factor(plan, p, waves)
+    multiplies = mma * (loop_factor(plan, p, waves) if not p.made_clocks else 1.0)
     per_slot = max(
         multiplies,
         per_slot_l2,
         alone_clocks(plan, p, mma),
         smem_clocks(plan, p),
         p.copy_clocks,
+        made_clocks(plan, p),
     ) * (COPIES_IN_TURN if plan.copies and plan.ping_pong else 1.0)
     epilogue = tile_clocks(plan, p)
     body = waves * (trips * per_slot + epilogue)
@@ -204,11 +222,11 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     active = max(1, min(tiles * plan.cluster_size, num_sms)) / num_sms
     again = REREAD_SHARE * (min(p.rereads, 4) - 1)
     read = p.operand_bytes * (1 + again)
-    chunk = 1 + ROW_SWITCH_BYTES / (K * p.itemsize)
+    chunk = 1 + ROW_SWITCH_BYTES / (K * p.loads[0])
     rate = STREAM_BYTES_PER_CLOCK if streams else HBM_BYTES_PER_CLOCK
     reached = min(1.0, active * 1.05) ** (STREAM_ACTIVE if streams else 1.0)
     hbm = (read * chunk + p.out_bytes) / (rate * reached)
-    outside = waves * trips * (M * p.padding[0] + N * p.padding[1]) * K * p.itemsize
+    outside = waves * trips * K * (M * p.padding[0] * p.loads[0] + N * p.padding[1] * p.loads[1])
     if streams:
         late = OUTSIDE_SHARE * (outside / STREAM_OUTSIDE_BYTES_PER_CLOCK / hbm) ** 2
         hbm *= 1 + late + stream_waits(plan, p, tiles, clusters)
@@ -220,12 +238,13 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     waits = waves * trips * handoff_clocks(plan, p)
     start = START_CLOCKS
     if streams:
-        start += CONSUMER_CLOCKS * plan.num_consumers
+        start += CONSUMER_CLOCKS * (1 if p.made_clocks else plan.num_consumers)
         start += STAY_CLOCKS if plan.persistent and waves == 1 else 0
     longest = max(body + waits + reduce, hbm + REDUCE_SHARE * reduce * streams)
     total = longest + 0.1 * min(body + reduce, hbm) + start
     inside = "tensor core" if multiplies > per_slot_l2 else "L2"
-    bound = "HBM" if hbm > (BOUND_SHARE if streams else 1.0) * (body + reduce) else inside
+    share = MADE_BOUND_SHARE if p.made_clocks else BOUND_SHARE
+    bound = "HBM" if hbm > (share if streams else 1.0) * (body + reduce) else inside
     return Cost(total, bound, waves)
 
 
@@ -236,7 +255,8 @@ def stream_waits(plan: Plan, p: Problem, tiles: int, clusters: int) -> float:
     """
     M, N, K = p.tile
     ctas = max(1, min(tiles, clusters)) * plan.cluster_size
-    flight = max(0.5, plan.num_stages - 1) * max(M, N) * K * p.itemsize * ctas
+    streamed = M * K * p.loads[0] if M >= N or p.made_clocks else N * K * p.loads[1]
+    flight = max(0.5, plan.num_stages - 1) * streamed * ctas
     last = tiles % clusters if tiles > clusters else 0
     idle = (clusters - last) / tiles if last else 0.0
     share = IDLE_SHARE if plan.persistent or plan.cluster_size > 1 else IDLE_SHARE_PLAIN
@@ -252,6 +272,21 @@ def alone_clocks(plan: Plan, p: Problem, mma: float) -> float:
         return 0.0
     groups = plan.warpgroups_per_tile
     return (mma + p.tile[0] * p.tile[1] * p.adds / 128) / groups + PRODUCT_CLOCKS
+
+
+def made_clocks(plan: Plan, p: Problem) -> float:
+    """Clocks of an iteration whose operand a is made.
+
+    What CUDA cores do adds to the products, even where another warpgroup multiplies meanwhile:
+    int8, M = 4096, N = K = 8192, 128 x 256 x 64, 1330 clocks, of them 1024 of products.
+    """
+    if not p.made_clocks:
+        return 0.0
+    M, N, K = p.tile
+    products = M / 64 * K / 16 * max(LEAST_PRODUCT_CLOCKS, N / 2) * p.dots
+    alone = MADE_ALONE if plan.warpgroups_per_tile == 1 else 1.0
+    ring = {1: 1.6, 2: 1.05}.get(plan.num_stages, 1.0)
+    return ((p.made_clocks + products) * alone + MADE_CLOCKS) * ring
 
 
 def handoff_clocks(plan: Plan, p: Problem) -> float:
@@ -288,6 +323,10 @@ def smem_clocks(plan: Plan, p: Problem) -> float:
     groups = plan.warpgroups_per_tile
     parts = groups if plan.split else 1
     instructions = rows * parts / 64
+    if p.made_clocks:  # read by threads, two bytes a lane
+        a, b = p.loads
+        num_bytes = (M * 2.5 * a + (instructions * cols + N / 2) * p.dots * b) * K
+        return num_bytes / SMEM_BYTES_PER_CLOCK
     reads = instructions * (64 + cols / parts) * p.dots
     return (reads + (M + N * p.dots) / 2) * K * p.itemsize / SMEM_BYTES_PER_CLOCK
 
@@ -299,7 +338,8 @@ def l2_clocks(plan: Plan, p: Problem, multicast: tuple[bool, bool]) -> float:
     """
     M, N, K = p.tile
     share = [1.0 if p.pitch_128 or not m else 1 / plan.cluster_size for m in multicast]
-    slot_bytes = (M * share[0] + N * share[1] * p.dots) * K * p.itemsize
+    a, b = p.loads
+    slot_bytes = (M * share[0] * a + N * share[1] * p.dots * b) * K
     return slot_bytes / L2_BYTES_PER_CLOCK * (1.0 if p.pitch_128 else MISALIGNED_PITCH)
 
 

@@ -13,9 +13,12 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
 
-SEPARABLE = frozenset(
-    {"tile.splat", "tile.arange", "tile.broadcast", "tile.expand_dims", "tile.full", "tile.undef"}
-)
+# fmt: off
+SEPARABLE = frozenset({
+    "tile.splat", "tile.arange", "tile.broadcast", "tile.expand_dims", "tile.full",
+    "tile.transpose", "tile.undef",
+})
+# fmt: on
 
 
 def separable(body: Region, analysis: Analysis) -> bool:

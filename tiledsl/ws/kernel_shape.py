@@ -20,8 +20,9 @@ from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
 from tiledsl.ws.epilogues import in_blocks
 from tiledsl.ws.epilogues import is_rounded_sum
 from tiledsl.ws.epilogues import separable
+from tiledsl.ws.made_work import MadeWork
+from tiledsl.ws.made_work import made_work
 from tiledsl.ws.operands import Copies
-from tiledsl.ws.operands import operand_source
 from tiledsl.ws.partial_work import Partial
 from tiledsl.ws.partial_work import partial_work
 from tiledsl.ws.plan import Plan
@@ -40,6 +41,8 @@ class KernelShape:
     mn_major: per side, whether the operand is contiguous along M or N instead of K.
     num_operands: per side, different loads of a loop; dots may share them.
     copied: those that threads copy, by side. plain_axes: per side, as in OperandLoad.
+    made: work on operand a, where it is made in registers. itemsizes: of the loaded elements, per
+    side. num_sums: accumulators of the dots.
     """
 
     operand_axes: tuple[frozenset[int], frozenset[int]]
@@ -68,6 +71,9 @@ class KernelShape:
     vectors: tuple[VectorSize, ...] = ()
     copied: tuple[tuple[int, Copies], ...] = ()
     plain_axes: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    made: MadeWork | None = None
+    itemsizes: tuple[int, int] = (2, 2)
+    num_sums: int = 1
 
     def read_once(self, unit_axes: Collection[int]) -> tuple[bool, bool]:
         """Per side, whether no two programs read a tile, in a grid of extent 1 along some axes."""
@@ -91,21 +97,23 @@ class KernelShape:
         """
         rows = tile[0] * tile[2] // (128 * plan.warpgroups_per_tile) if self.row_sums else 0
         sums = accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
-        return sums + rows * 3 // 4
+        made = self.made.registers(plan, tile) if self.made is not None else 0
+        return sums + rows * 3 // 4 + made
 
     def stored_elements(self, plan: Plan, tile: tuple[int, int, int]) -> int:
         """Elements of a consumer thread that the loop leaves behind."""
-        return accumulator_regs(plan, tile, self.num_dots if self.partial is None else 1)
+        return accumulator_regs(plan, tile, self.num_sums if self.partial is None else 1)
 
     def tiles_alive(self, tile: tuple[int, int, int]) -> int:
         """Tiles of the product's size that a loop keeps in registers."""
-        return self.num_dots if self.partial is None else self.partial.tiles_alive(tile[2])
+        return self.num_sums if self.partial is None else self.partial.tiles_alive(tile[2])
 
     @property
     def may_split(self) -> bool:
         """Whether CTAs may share out the iterations; they have one buffer of partial sums."""
-        sums = self.num_dots if self.partial is None else self.partial.carried
-        alone = self.num_loops == 1 and self.top_level and sums == 1 and self.num_dots == 1
+        sums = self.num_sums if self.partial is None else self.partial.carried
+        dots = self.num_dots if self.made is None else 1
+        alone = self.num_loops == 1 and self.top_level and sums == 1 and dots == 1
         can = self.zero_init and self.separable and self.in_blocks and self.sums_f32
         return alone and can
 
@@ -159,7 +167,7 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         (axes_a, axes_b),
         bounds,
         majors,
-        first.loads[0].smem.dtype.bytes,
+        itemsize(first),
         len(first.dots),
         len(analysis.loops),
         all(f.can_split for f in analysis.loops),
@@ -182,6 +190,9 @@ def kernel_shape(analysis: Analysis, body: Region) -> KernelShape:
         tuple(v for f in analysis.loops for v in vector_sizes(f)),
         copied_sides(first),
         plain_sides(analysis),
+        next((w for f in analysis.loops if (w := made_work(f)) is not None), None),
+        itemsizes(first),
+        len(first.heads),
     )
 
 
@@ -196,8 +207,19 @@ def epilogue_loads(analysis: Analysis) -> tuple[tuple[int, ...], ...]:
 
 def operand_counts(found: DotLoop) -> tuple[int, int]:
     """Different loads that are operands a of a loop's dots, and b."""
-    sides = ([operand_source(d.a) for d in found.dots], [operand_source(d.b) for d in found.dots])
-    a, b = (len({o[0].id for o in side if o is not None}) for side in sides)
+    a, b = (len({found.source(d, side)[0].id for d in found.dots}) for side in (0, 1))
+    return a, b
+
+
+def itemsize(found: DotLoop) -> int:
+    """Bytes of an element that the tensor core multiplies."""
+    return itemsizes(found)[1 if found.made else 0]
+
+
+def itemsizes(found: DotLoop) -> tuple[int, int]:
+    """Bytes of a loaded element of operand a, and of operand b."""
+    by_id = {o.op.id: o.smem.dtype.bytes for o in found.loads}
+    a, b = (by_id[found.source(found.dots[0], side)[0].id] for side in (0, 1))
     return a, b
 
 
@@ -206,12 +228,11 @@ def copied_sides(found: DotLoop) -> tuple[tuple[int, Copies], ...]:
     out: dict[int, tuple[int, Copies]] = {}
     by_id = {o.op.id: o for o in found.loads}
     for dot in found.dots:
-        for side, value in enumerate((dot.a, dot.b)):
-            load = operand_source(value)
-            assert load is not None
-            copies = by_id[load[0].id].copies
+        for side in (0, 1):
+            load, _ = found.source(dot, side)
+            copies = by_id[load.id].copies
             if copies is not None:
-                out[load[0].id] = side, copies
+                out[load.id] = side, copies
     return tuple(out.values())
 
 
@@ -226,10 +247,8 @@ def sides_of(
     """Axes of the loads of a loop, by id, for operands a and operands b of its dots."""
     axes: dict[str, frozenset[int]] = {"a": frozenset(), "b": frozenset()}
     for dot in found.dots:
-        for side, value in (("a", dot.a), ("b", dot.b)):
-            load = operand_source(value)
-            assert load is not None
-            axes[side] |= by_id[load[0].id]
+        for side, name in enumerate("ab"):
+            axes[name] |= by_id[found.source(dot, side)[0].id]
     return axes["a"], axes["b"]
 
 
@@ -246,11 +265,9 @@ def plain_sides(analysis: Analysis) -> tuple[frozenset[int], frozenset[int]]:
 
 def mn_major(found: DotLoop, side: str) -> bool:
     """Whether an operand of the first dot is contiguous along M (a) or N (b)."""
-    dot = found.dots[0]
-    load = operand_source(dot.a if side == "a" else dot.b)
-    assert load is not None
-    smem = next(o.smem for o in found.loads if o.op is load[0])
-    major = smem.major if not load[1] else 1 - smem.major
+    load, transposed = found.source(found.dots[0], "ab".index(side))
+    smem = next(o.smem for o in found.loads if o.op is load)
+    major = smem.major if not transposed else 1 - smem.major
     return major == (0 if side == "a" else 1)
 
 

@@ -287,7 +287,8 @@ class Lowering(StoreLowering):
 
     def make_pins(self) -> None:
         """Where pinned values would be stored."""
-        pins, reads = self.graph.find(mma.Pin), self.graph.find(smem.Read)
+        pins = self.graph.find(mma.Pin)
+        reads = [op for op in self.graph.find(smem.Read) if not op.by_wgmma]
         if not pins and not reads and self.streamed is None:
             return
         at = self.smem.take("pins", 16, align=16)

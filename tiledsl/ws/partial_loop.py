@@ -27,10 +27,8 @@ from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Or
 from tiledsl.ir.ops.memory import Load
-from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
-from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.analysis import is_zero_tile
@@ -43,8 +41,8 @@ from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.slot_vectors import address_ops
 from tiledsl.ws.slot_vectors import loads_of
-from tiledsl.ws.slot_vectors import most_in_front
 from tiledsl.ws.slot_vectors import slot_vectors
+from tiledsl.ws.vector_reads import read_vectors
 
 if TYPE_CHECKING:
     from tiledsl.ws.consumer import ConsumerBuilder
@@ -231,7 +229,7 @@ class PartialLoop:
         products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
         if maker.plan.turns:
             maker.leave_order()
-        self.read_vectors()
+        read_vectors(maker, loop, self.vectors)
         maker.clone_into(self.early)
         step = maker.like(iv, constant_step(loop))
         following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []
@@ -241,32 +239,6 @@ class PartialLoop:
         end = loop.body.terminator
         assert isinstance(end, Yield)
         return [*(maker.get(v) for v in end.values), *following]
-
-    def read_vectors(self) -> None:
-        """What comes in the slot besides the operands, in registers."""
-        for item in self.vectors:
-            slot = self.maker.get(item.op.result)
-            with self.b.located(item.op.loc):
-                front = self.first_of(item.block) if most_in_front(item.block) else None
-            for op, at in item.parts:
-                with self.b.located(op.loc):
-                    first = self.part_at(front, at)
-                    read = Read(slot, first=first, shape=tile_type(op.result, "load").shape)
-                    self.maker.map[op.result] = self.b.value(read, op.result.name or item.name)
-
-    def part_at(self, front: Value | None, at: int) -> Value | None:
-        """Where a vector starts in its box, of which `front` elements come before the first one."""
-        if not at:
-            return front
-        number = self.maker.const(at)
-        return number if front is None else self.b.value(Add(front, number))
-
-    def first_of(self, load: Load) -> Value:
-        """The element of a vector's box where the vector starts."""
-        address = address_ops(self.loop, load)
-        assert address is not None
-        self.maker.clone_into([op for op in address if op.results[0] not in self.maker.map])
-        return self.maker.as_i32(self.maker.in_front(load))
 
     def issue(self, dot: mma.Dot, part: tuple[int, int]) -> Value:
         """Starts a product, or a part of it, from zero."""

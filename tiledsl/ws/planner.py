@@ -75,27 +75,30 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
     dots = shape.tiles_alive(tile)
     ways = ((False, (M, N)), (True, (N, M)))
     # Rows of operands that are added up lie in quads of lanes: no swap, and no shared rows.
-    for swapped, (rows, cols) in ways[:1] if shape.row_sums else ways:
+    # So do those of operands that are made, which a warpgroup has for itself.
+    own_rows = shape.row_sums or shape.made is not None
+    for swapped, (rows, cols) in ways[:1] if own_rows else ways:
         if rows % 64 or cols % 8 or cols > 512 or swap == (not swapped):
             continue
         # An operand that is contiguous along the columns is cut in boxes of 64 of them.
         part = 64 if shape.mn_major[0 if swapped else 1] else 8
         for n in (1, 2, 3):
-            for split in (0,) if shape.row_sums else (0, 1):
+            for split in (0,) if own_rows else (0, 1):
                 if split == 0 and (rows % (64 * n) or cols > 256):
                     continue
                 if split == 1 and (
                     n == 1 or cols % (part * n) or cols // n > 256 or rows % (64 * n) == 0
                 ):
                     continue
-                depth = 1 if n == 2 or shape.partial is not None else 2
+                alone = shape.partial is not None or shape.made is not None
+                depth = 1 if n == 2 or alone else 2
                 base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=depth)
                 regs = shape.sum_regs(base, tile)
                 most = MOST_SUMS if shape.partial is None or n != 2 else MOST_PARTIAL_SUMS
                 if regs <= (most if n < 3 else 128) and not (n == 3 and cols > 192):
                     yield base
         # Turns of whole loops would keep one warpgroup's sums from the other's wgmmas.
-        alternates = shape.partial is None
+        alternates = shape.partial is None and shape.made is None
         words = rows * cols * dots * shape.acc_bits // 32
         if alternates and cols <= 256 and words // 128 <= 192:
             yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
@@ -166,7 +169,11 @@ class Planner:
         ptxas reads between wgmmas that do not follow a turn, two gain 9 to 16 %, three 4 to 7 %.
         """
         s, asked = self.shape, self.overrides.ping_pong
-        if s.partial is None or base.num_consumers == 1 or s.num_loops > 1:
+        if base.num_consumers == 1 or s.num_loops > 1:
+            return base
+        if s.made is not None and not base.ping_pong:
+            return revised(base, turns=True if asked is None else asked)
+        if s.partial is None:
             return base
         shares_rows = base.split == 0 and not base.swapped
         own = base.num_consumers > 2 or (bool(s.vectors) and shares_rows)
@@ -175,7 +182,7 @@ class Planner:
     def variants(self, base: Plan, tile: tuple[int, int, int], p: Problem) -> Iterator[Plan]:
         """Cluster, split-K and persistence on top of a structure."""
         o, s = self.overrides, self.shape
-        if o.mma_depth is not None and s.partial is None:
+        if o.mma_depth is not None and s.partial is None and s.made is None:
             base = revised(base, mma_depth=o.mma_depth)
         elif o.num_stages is not None:
             base = revised(base, mma_depth=min(base.mma_depth, o.num_stages))
@@ -196,7 +203,8 @@ class Planner:
             small = p.grid[0] * p.grid[1] * p.grid[2] * split <= self.target.num_sms
             if (small and p.trips >= 4 * split) or o.split_k == split:
                 # Short loops of two wait for copies, not for each other.
-                turns = base.turns and (base.num_consumers > 2 or o.ping_pong is True)
+                short = s.made is None and base.num_consumers == 2
+                turns = base.turns and (not short or o.ping_pong is True)
                 yield revised(
                     base,
                     persistent=False,
@@ -321,6 +329,7 @@ class Planner:
             and not (plan.turns and plan.num_consumers == 2)
             and not p.cuts_blocks  # each version of the loop would have chunks of its own
             and s.single_top_store is not None
+            and s.made is None
             and s.top_level
             and s.num_loops == 1
             and waves > 1
@@ -382,9 +391,9 @@ class Planner:
         if found is None:
             M, N, K = tile
             s = self.shape
-            dtype = _DTYPES[s.itemsize]
-            a = SmemType((M, K), dtype, 0 if s.mn_major[0] else 1).bytes
-            b = SmemType((K, N), dtype, 1 if s.mn_major[1] else 0).bytes
+            left, right = (_DTYPES[n] for n in s.itemsizes)
+            a = SmemType((M, K), left, 0 if s.mn_major[0] else 1).bytes
+            b = SmemType((K, N), right, 1 if s.mn_major[1] else 0).bytes
             found = self._sides[tile] = a * s.num_operands[0], b * s.num_operands[1]
         return found
 

@@ -129,7 +129,8 @@ class Ranking:
     auto_dims: which dimensions of the dots each `tl.auto` constexpr is, where a flow may be tried.
     settle: the plan of an item with what its price does not depend on.
     flow_first: whether the schedule of a flow is the better one, where there is one: sums of rows
-    that are read beside the products cost the issuing warpgroup more than a flow's.
+    that are read beside the products cost the issuing warpgroup more than a flow's, and so does
+    math on an operand.
     """
 
     graph: TileGraph
@@ -188,9 +189,11 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
         return graphs[tile]
 
     single = _single_graph(request, lower, graph, autos, fixed)
-    beside = any(found.beside for found in analysis.loops)
-    dims = auto_dims(graph, set(autos)) if beside else {}
-    return Ranking(single, [], ranked, dims, lowered, selector.settled, beside)
+    flow_first = any(found.beside for found in analysis.loops) or selector.multiplies_more(
+        ranked[0]
+    )
+    dims = auto_dims(graph, set(autos)) if flow_first else {}
+    return Ranking(single, [], ranked, dims, lowered, selector.settled, flow_first)
 
 
 def probe_constants(constants: Mapping[str, object]) -> dict[str, object]:
@@ -358,10 +361,15 @@ class _Selector:
         M, N, K = (free.get(d, (n,)) for d, n in zip("MNK", self.probe_tile, strict=True))
         out = [(m, n, k) for m in M for n in N for k in K]
         if "K" in free:
-            out = [t for t in out if t[2] * self.shape.itemsize <= self.longest_row_bytes(t[0])]
+            out = [t for t in out if t[2] * self.row_itemsize <= self.longest_row_bytes(t[0])]
         if any(len(dims) > 1 for dims in self.dims.values()):
             out = [t for t in out if self.consistent(t)]
         return out
+
+    @property
+    def row_itemsize(self) -> int:
+        """Bytes of an element by which the extent of K is picked: of the one that is made."""
+        return self.shape.itemsizes[0] if self.shape.made is not None else self.shape.itemsize
 
     def longest_row_bytes(self, M: int) -> int:
         """Of K in a slot. Longer rows pay where little is computed on them."""
@@ -376,7 +384,8 @@ class _Selector:
     def default_choices(self, dim: str) -> tuple[int, ...]:
         s = self.shape
         if dim == "K":
-            return tuple(n // s.itemsize for n in (128, 256, 512))
+            rows = (128, 256, 512) if s.made is None else (64, 128, 256)
+            return tuple(n // self.row_itemsize for n in rows)
         side = 0 if dim == "M" else 1
         listed = ALL_M if dim == "M" else ALL_N
         if s.mn_major[side]:
@@ -464,6 +473,8 @@ class _Selector:
             self.shape.copies(tile, indexed=True) * ROW_COPY_CLOCKS
             + self.shape.copies(tile, indexed=False) * COPY_CLOCKS,
             any(0 < rows <= FEW_ROWS for rows in self.rows),
+            0.0 if self.shape.made is None else self.shape.made.of_slot(tile),
+            self.shape.itemsizes if self.shape.made is not None else (0, 0),
         )
 
     def cuts_blocks(self, tile: tuple[int, int, int]) -> bool:
@@ -520,13 +531,24 @@ class _Selector:
         grid = self.request.launch.grid(self.fixed)
         values = HostValues(self.host_args(), grid, (0, 0, 0))
         out: list[float] = []
-        for axes in self.shape.operand_axes:
+        for side, axes in enumerate(self.shape.operand_axes):
             mine = [o for o in found.loads if o.axes == axes]
             placed = all(_is_placed(o, values) for o in mine)
             names = {n for o in mine for n in loaded_names(o)}
-            rows = self.bytes_of(names) / max(1, self.span * self.shape.itemsize)
+            rows = self.bytes_of(names) / max(1, self.span * self.bytes_of_K(side))
             out.append(rows if placed else 0.0)
         return (out[0], out[1])
+
+    def bytes_of_K(self, side: int) -> float:
+        """Bytes of an operand's row that an element of the loop's span stands for.
+
+        The dots of an iteration may share out its span, and make their operands of one load.
+        """
+        s, found = self.shape, self.analysis.loops[0]
+        if s.made is None:
+            return s.itemsize
+        step = int(constant_value(found.loop.step) or 1)
+        return self.probe_tile[2] * s.num_operands[side] * s.itemsizes[side] / step
 
     def pitch_128(self, names: set[str]) -> bool:
         specs = [self.request.specs[n] for n in names]
@@ -542,6 +564,11 @@ class _Selector:
 
     def rank(self) -> list[Ranked]:
         return self.planner.best(self.tiles(), self.problem)
+
+    def multiplies_more(self, best: Ranked) -> bool:
+        """Whether much is computed for an operand, and neither streamed nor split."""
+        made, plan = self.shape.made, best.plan
+        return made is not None and made.is_heavy and plan.split_k == 1 and not plan.unit_axes
 
     def settled(self, item: Ranked) -> Plan:
         """The plan of a ranked tile, complete."""

@@ -135,18 +135,19 @@ def vector_sizes(found: DotLoop) -> tuple[VectorSize, ...]:
 
 
 def slot_vectors(found: DotLoop) -> tuple[SlotVector, ...]:
-    """Loads of a partial loop that come with the slots of its operands, in program order."""
-    if not found.partial:
-        return ()
+    """Loads that come with the slots of a loop's operands, in program order.
+
+    Of a partial loop, or of one that makes operands by them.
+    """
+    own = {op.id for made in found.made.values() for op in made.vectors}
     operands = {o.op.id for o in found.loads}
     loads = [
         op
         for op in found.loop.body.ops
         if isinstance(op, Load)
         and op.id not in operands
-        and tensor_type(op.tensor, "load").inner_dim is not None
-        and _smem_of(op, _extent(op)) is not None
-        and address_ops(found.loop, op) is not None
+        and (found.partial or op.id in own)
+        and row_vector(found.loop, op, 16 if found.made else 32) is not None
     ]
     out: list[SlotVector] = []
     for parts in _side_by_side(loads):
@@ -157,6 +158,14 @@ def slot_vectors(found: DotLoop) -> tuple[SlotVector, ...]:
         name = op.result.name or tensors_of(op.tensor)[0].name or "x"
         out.append(SlotVector(op, smem, axes, name, parts=parts))
     return tuple(out)
+
+
+def row_vector(loop: For, load: Load, least_bits: int = 16) -> SmemType | None:
+    """How a vector would lie in a slot of a loop's operands; None where it cannot come there."""
+    t = tensor_type(load.tensor, "load")
+    if t.inner_dim is None or not least_bits <= t.dtype.bits <= 32:
+        return None
+    return _smem_of(load, _extent(load)) if address_ops(loop, load) is not None else None
 
 
 def _side_by_side(loads: list[Load]) -> list[tuple[tuple[Load, int], ...]]:
@@ -200,7 +209,7 @@ def _smem_of(load: Load, extent: int) -> SmemType | None:
     """How vectors of an extent lie in a slot; None where no tensor map brings them."""
     t = tensor_type(load.tensor, "load")
     kept = [d for d in range(t.rank) if d not in load.squeeze]
-    if not t.tma or kept != [t.inner_dim] or t.dtype.bits != 32 or len(tensors_of(load.tensor)) > 1:
+    if not t.tma or kept != [t.inner_dim] or len(tensors_of(load.tensor)) > 1:
         return None
     if load.other is not None and constant_value(load.other) != 0:
         return None

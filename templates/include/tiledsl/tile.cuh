@@ -5,6 +5,7 @@
 #include "tiledsl/regs.cuh"
 #include "tiledsl/smem.cuh"
 #include "tiledsl/types.cuh"
+#include "tiledsl/widen.cuh"
 
 namespace tdsl {
 
@@ -160,6 +161,12 @@ template <int V, class T, int N> TDSL_FN void put_words(Packed<T, N>& x, int i, 
   for (int k = 0; k < V * (int)sizeof(T) / 4; ++k) x.w[i * sizeof(T) / 4 + k] = v.w[k];
 }
 
+// Elements i and i + 1 (i even) of 8 bits, in ascending order as `put_raw`. Thread.
+template <class T, int N> TDSL_FN void put_half(Packed<T, N>& x, int i, u16 v) {
+  static_assert(sizeof(T) == 1, "two elements of 8 bits");
+  x.w[i / 4] = i % 4 ? x.w[i / 4] | (u32)v << 16 : (u32)v;
+}
+
 // ------------------------------------------------------------------ global memory
 // Element i from `p`, or `other`. Thread. ISA: ld.global.
 template <class X, class T> TDSL_FN void load_element(X& x, int i, const T* p, bool in, T other) {
@@ -192,6 +199,12 @@ template <int SWIZZLE, int LINES, int LINE_BYTES> TDSL_FN u32 smem_at(int line, 
   if constexpr (SWIZZLE == 0) return line * LINE_BYTES + byte;
   return byte / 128 * (LINES * 128) + line * 128 + (byte % 128 ^ (line & 7) << 4);
 }
+// The same in two steps: the place of a thread's first byte in a slot at `base`, with a swizzle of 128 bytes, and what
+// is some lines (a multiple of 8) and bytes (none of whose bits the place's has) further on. Thread.
+TDSL_FN u32 swizzled_place(u32 base, int line, int byte) { return base + line * 128 + (byte ^ (line & 7) << 4); }
+template <int LINES> TDSL_FN u32 swizzled_at(u32 place, int lines, int bytes) {
+  return (place ^ (bytes & 0x70)) + (bytes & 0xf) + bytes / 128 * (LINES * 128) + lines * 128;
+}
 template <int BYTES> TDSL_FN Words<BYTES> ld_words(u32 addr) {
   Words<BYTES> v;
   if constexpr (BYTES == 4) v.w[0] = ld_shared<u32>(addr);
@@ -207,6 +220,7 @@ template <int BYTES> TDSL_FN void st_words(u32 addr, Words<BYTES> v) {
 // V elements of type T from i on: from and to shared memory, aligned to their size. Thread. ISA: ld.shared, st.shared.
 template <int V, class T, class X> TDSL_FN void read_shared(X& x, int i, u32 addr) {
   if constexpr (V == 1) put_raw(x, i, ld_shared<T>(addr));
+  else if constexpr (V * sizeof(T) == 2) put_half(x, i, ld_shared<u16>(addr));
   else put_words<V>(x, i, ld_words<V * sizeof(T)>(addr));
 }
 template <int V, class T, int N> TDSL_FN void st_elements(u32 addr, const T (&x)[N], int i) {

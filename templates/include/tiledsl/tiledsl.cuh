@@ -26,3 +26,4 @@
 #include "tiledsl/sort.cuh"
 #include "tiledsl/warp_mma.cuh"
 #include "tiledsl/watch.cuh"
+#include "tiledsl/widen.cuh"

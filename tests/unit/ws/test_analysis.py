@@ -32,11 +32,11 @@ def reads_what_it_writes(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
 
 
 @tiledsl.jit
-def offset_from_a_load(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
+def computed_on_the_right(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor):
     acc = tl.zeros((64, 64), tl.float32)
     for k in range(0, a.shape[1], 64):
-        scores = a.load((0, k), (64, 64))
-        acc = tl.dot((scores * 2.0).to(tl.bfloat16), b.load((k, 0), (64, 64)), acc)
+        scores = b.load((k, 0), (64, 64))
+        acc = tl.dot(a.load((0, k), (64, 64)), (scores * 2.0).to(tl.bfloat16), acc)
     c.store((0, 0), acc)
 
 
@@ -84,7 +84,7 @@ def test_a_tensor_without_a_map_is_named_with_its_line() -> None:
 
 DECLINED = [
     (reads_what_it_writes, "a.store"),
-    (offset_from_a_load, "tl.dot"),
+    (computed_on_the_right, "tl.dot"),
 ]
 
 

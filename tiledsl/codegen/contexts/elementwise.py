@@ -16,6 +16,7 @@ from tiledsl.codegen.contexts.control import known_sign
 from tiledsl.codegen.contexts.pairs import is_of_pairs
 from tiledsl.codegen.contexts.pairs import pair_math
 from tiledsl.codegen.contexts.segments import bound_of_map
+from tiledsl.codegen.contexts.widened import is_small_whole
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
@@ -361,7 +362,7 @@ def cast(op: ops.Cast, e: Emission) -> Expression:
     if target.is_int:
         return _cast_to_int(op, e, source)
     narrows = not (source.is_float and _contains(target, source)) and source.kind != "bool"
-    wrap = rounding(op, e) if narrows else ""
+    wrap = rounding(op, e) if narrows and not (source.is_int and is_small_whole(op.a)) else ""
     if scalar_type(source) == scalar_type(target):
         return OperatorContext(wrap, True, e.atom(op.a), variant="same")
     if source.is_int and source.bits < 32 and scalar_type(target) == "float":

@@ -9,6 +9,7 @@ from math import prod
 from tiledsl.codegen.contexts.tile import add
 from tiledsl.codegen.contexts.tile import dim_name
 from tiledsl.codegen.contexts.tile import thread_coordinate
+from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.fragments import Fragment
@@ -19,6 +20,7 @@ from tiledsl.codegen.indexing import replica_conditions
 from tiledsl.codegen.indexing import vector_width
 from tiledsl.codegen.registry import emits
 from tiledsl.errors import CodegenError
+from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout_moves import is_padded
 from tiledsl.ir.ops import smem as ops
 from tiledsl.ir.ops.smem import smem_type
@@ -85,6 +87,19 @@ class PartContext:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a thread reads first, and what register `i` adds to that: lines and bytes.
+
+    total: lines of the slot.
+    """
+
+    name: str
+    lines: str
+    bytes: str
+    total: int
+
+
+@dataclass(frozen=True)
 class ElementsContext:
     """A loop over vectors of `width` elements. line, byte: where register `i` lies; inside.
 
@@ -104,6 +119,12 @@ class ElementsContext:
     inside: str = "true"
     pins: str = ""
     kept: str = ""
+    place: Place | None = None
+
+    @property
+    def variant(self) -> str:
+        """The macro's form."""
+        return "placed" if self.place is not None else ""
 
 
 @emits("smem.buffer")
@@ -304,19 +325,58 @@ def _element_read(
     is_padded = any(p > n for p, n in zip(layout.padded_shape, source.shape, strict=True))
     if op.first is not None:
         coords[0] = add(coords[0], e.text(op.first))
-    width = 1 if is_padded or op.first is not None else _width(type_, source, 0)
-    return _elements(e, name, type_, source, coords, width, e.text(op.smem))
+    alone = is_padded or op.first is not None
+    width = 1 if alone else _width(type_, source, 0, 2 if is_packed(type_.dtype) else 4)
+    made = _elements(e, name, type_, source, coords, width, e.text(op.smem))
+    if alone or source.swizzle_bytes != 128 or not _is_apart(layout, source):
+        return made
+    return replace(made, place=_place(e, layout, source, made, e.text(op.smem)))
 
 
-def _width(type_: TileType, memory: SmemType, start: int) -> int:
+def _is_apart(layout: Layout, source: SmemType) -> bool:
+    """Whether what registers add to the place of a thread changes no bit that the swizzle takes."""
+    if len(source.shape) != 2:
+        return False
+    coords = layout.coords()
+    start, steps = coords[:, :, 0], coords[0, 0] - coords[0, 0, 0]
+    line, byte = 1 - source.major, source.major
+    of_thread = start[..., byte].reshape(-1, 1) * source.dtype.bytes
+    of_register = steps[:, byte] * source.dtype.bytes
+    whole = bool((coords == start[:, :, None] + steps).all())
+    lines = bool((steps[:, line] % 8 == 0).all())
+    return whole and lines and of_thread.max() < 128 and not (of_thread & of_register).any()
+
+
+def _place(
+    e: Emission, layout: Layout, source: SmemType, made: ElementsContext, smem: str
+) -> Place:
+    """Where a thread reads first, and how far from there registers lie."""
+    line, byte = (
+        thread_coordinate(e, layout, dim, dim_name(dim, 2)) or "0"
+        for dim in (1 - source.major, source.major)
+    )
+    size = source.dtype.bytes
+    name = e.names.fresh("place")
+    first = byte if size == 1 else f"{byte} * {size}"
+    e.before(f"const u32 {name} = swizzled_place({smem}, {line}, {first});")
+    lines, columns = (register_part(layout, dim) or "0" for dim in (1 - source.major, source.major))
+    return Place(name, lines, columns if size == 1 else f"({columns}) * {size}", made.lines)
+
+
+def _width(type_: TileType, memory: SmemType, start: int, least_bytes: int = 4) -> int:
     layout = type_.layout
     assert layout is not None
     width = vector_width(
-        layout, memory.major, memory.shape[memory.major], type_.dtype.bytes, limit_bytes=CHUNK_BYTES
+        layout,
+        memory.major,
+        memory.shape[memory.major],
+        type_.dtype.bytes,
+        limit_bytes=CHUNK_BYTES,
+        least_bytes=least_bytes,
     )
     while width > 1 and (start % width or type_.shape[memory.major] % width):
         width //= 2
-    return width if width * type_.dtype.bytes >= 4 else 1
+    return width if width * type_.dtype.bytes >= least_bytes else 1
 
 
 def _elements(

@@ -9,6 +9,7 @@ from tiledsl.codegen.contexts.pairs import pair_of_scalar
 from tiledsl.codegen.contexts.pairs import pair_of_tile
 from tiledsl.codegen.contexts.segments import read_segments
 from tiledsl.codegen.contexts.segments import whole_of_map
+from tiledsl.codegen.contexts.widened import widened
 from tiledsl.codegen.cpp import indent
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import scalar_type
@@ -67,6 +68,17 @@ class MapContext:
     whole: str = ""
     word: str = ""
     reads: str = ""
+
+
+@dataclass(frozen=True)
+class WidenContext:
+    """8-bit elements, or bits of them, as 16-bit floats. scale: what multiplies them, or ""."""
+
+    name: str
+    value: str
+    function: str
+    scale: str = ""
+    variant: str = "widened"
 
 
 @dataclass(frozen=True)
@@ -224,7 +236,7 @@ def yield_map(op: control.Yield, e: Emission) -> StoresContext | None:
 
 
 @emits("tile.map")
-def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
+def map_(op: ops.Map, e: Emission, body: str) -> MapContext | WidenContext | None:
     """The loop."""
     if not any(e.users(r) for r in op.results):
         return None
@@ -235,6 +247,8 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
     if op.unless_one >= 0:
         unless = e.text(op.inputs[op.unless_one])
         return MapContext("", count, indent(body), pins, variant="unless_one", unless=unless)
+    if not op.pairs and (made := _widened(op, e)) is not None:
+        return made
     tiles = [*op.results, *(v for v in op.inputs if isinstance(v.type, TileType))]
     in_registers = any(e.is_accumulator(v) for v in tiles)  # where wgmma has them
     unroll = "" if in_registers else unroll_of(list(op.regions[0].walk()), count)
@@ -276,6 +290,39 @@ def map_(op: ops.Map, e: Emission, body: str) -> MapContext | None:
         word=word,
         reads=reads,
     )
+
+
+def _widened(op: ops.Map, e: Emission) -> WidenContext | None:
+    """8-bit elements, or bits of them, as 16-bit floats, in pairs of registers."""
+    found = widened(op)
+    layout = map_layout(op)
+    if found is None or layout.num_regs % 2 or any(v in e.segments for v in op.inputs):
+        return None
+    if _index_of(op, e, found.source) != _INDEX:
+        return None
+    value, scale = e.text(op.inputs[found.source]), ""
+    if found.scale >= 0:
+        table = layout.reg_index_map(*_lies(op, e, found.scale))
+        if any(x != y for x, y in zip(table[::2], table[1::2], strict=True)):
+            return None
+        index = _index_of(op, e, found.scale)
+        if not index:
+            return None
+        name, scales = e.name(op.results[0]), e.text(op.inputs[found.scale])
+        scale = f"scale_pairs({name}, {scales}, [](int i) {{ return {index}; }});"
+    return WidenContext(e.name(op.results[0]), value, found.function, scale)
+
+
+def _lies(op: ops.Map, e: Emission, number: int) -> tuple[Layout, tuple[int | None, ...]]:
+    """The layout of an input, and which dimensions of the map its dimensions follow."""
+    type_ = tile_type(op.inputs[number], "map")
+    follows = op.follows[number] if number < len(op.follows) else tuple(range(type_.rank))
+    return e.layout(type_), follows
+
+
+def _index_of(op: ops.Map, e: Emission, number: int) -> str:
+    """Register of an input that goes with register `i`; empty where no formula fits."""
+    return index_map(map_layout(op), *_lies(op, e, number), _INDEX).text
 
 
 def _moved(op: ops.Map, e: Emission) -> str:

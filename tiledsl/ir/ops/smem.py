@@ -123,6 +123,8 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     shape: the first elements of each dimension that are read; all of them when empty.
     part: (first column of the tile, columns, first column of the slot) of a tile of `shape` of
     which the slot holds some columns; only these registers are written.
+    by_wgmma: the wgmmas of the next group multiply what is made of all values, so that these have
+    arrived when that group is waited for.
     """
 
     smem: Value = operand()
@@ -130,6 +132,7 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     first: Value | None = operand(default=None)
     shape: tuple[int, ...] = attribute(default=())
     part: tuple[int, ...] = attribute(default=())
+    by_wgmma: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")

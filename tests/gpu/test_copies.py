@@ -11,6 +11,8 @@ from tests.copy_kernels import conv
 from tests.copy_kernels import conv_args
 from tests.copy_kernels import fused_moe
 from tests.copy_kernels import moe_args
+from tests.plane_kernels import conv_planes
+from tests.plane_kernels import conv_planes_args
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import gathered_want
@@ -73,4 +75,13 @@ def test_experts(tile: tuple[int, int, int], options: dict[str, Any]) -> None:
 def test_convolution(tile: tuple[int, int, int], options: dict[str, Any]) -> None:
     args, want, grid = conv_args(3, 13, 11, 72, 136, tile, device="cuda")
     conv[grid](*args, **options)
+    close(args[2], want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("tile", [(128, 64, 32), (64, 128, 16), (128, 128, 64)], ids=str)
+def test_planes(tile: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Elements a plane apart, loaded one by one an iteration ahead."""
+    args, want, grid = conv_planes_args(3, (13, 11), (72, 136), tile, dtype=dtype, device="cuda")
+    conv_planes[grid](*args)
     close(args[2], want)

@@ -10,6 +10,8 @@ from tests.copy_kernels import conv
 from tests.copy_kernels import conv_args
 from tests.copy_kernels import fused_moe
 from tests.copy_kernels import moe_args
+from tests.plane_kernels import conv_planes
+from tests.plane_kernels import conv_planes_args
 from tests.ring_kernels import copied_kernel
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
@@ -27,6 +29,7 @@ from tests.unpacked_kernels import shifted_words
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
+from tiledsl.ws.single_role import FEW_SPILLS_BYTES
 
 pytestmark = pytest.mark.nvrtc
 
@@ -86,3 +89,12 @@ def test_load_role_that_copies(kernel: Any, args: list[Any]) -> None:
     assert not compiled.serialized
     assert not compiled.spill_bytes
     assert "cp.async.mbarrier.arrive.noinc" in ptx_of(made.module)
+
+
+def test_single_elements_ahead() -> None:
+    """Three CTAs share an SM; the loop of one spills nothing."""
+    args, _, grid = conv_planes_args(4, (28, 28), (128, 64), (128, 64, 32))
+    made, _ = ring_kernel(conv_planes, args, grid=(*grid, 1))
+    compiled = KERNELS.get(made.module, HOPPER, options=())
+    assert not compiled.serialized
+    assert compiled.spill_bytes <= FEW_SPILLS_BYTES

@@ -51,6 +51,20 @@ class Coordinate:
         """What the register gives; see `register_part`."""
         return register_part(self.layout, self.dim, multiple=multiple)
 
+    def first(self, run: int) -> str | None:
+        """The first of the elements of a run, as text; None where that is no sum of the parts."""
+        units = (Unit.LANE, Unit.WARP)
+        thread = [t for unit in units for t in self.layout.unit_terms(self.dim, unit)]
+        register = self.layout.unit_terms(self.dim, Unit.REG)
+        low = [t for t in (*thread, *register) if t[2] % run]
+        kept = [t for t in thread if t[2] % run == 0]
+        if sum((size - 1) * weight for _, size, weight in low) >= run:
+            return None
+        if kept and len(kept) < len(thread):
+            return None
+        rest = term_sum("i", [t for t in register if t[2] % run == 0], self.layout.num_regs)
+        return " + ".join(text for text in (self.thread if kept else "", rest) if text) or "0"
+
     def is_decided(self, limit: int) -> bool:
         """Whether the register alone tells on which side of a limit an element is."""
         units = (Unit.LANE, Unit.WARP)

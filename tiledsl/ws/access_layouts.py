@@ -15,6 +15,8 @@ from math import prod
 import numpy as np
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.axis_steps import FAR
+from tiledsl.ir.analysis.axis_steps import least_step
 from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
@@ -69,8 +71,13 @@ def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
     assert isinstance(type_, TileType)
     info = facts.of(op.pointer)
     dims = list(reversed(range(type_.rank)))
-    # The dimension with the longest runs is the fastest; of equal ones the last.
-    dims.sort(key=lambda d: -min(info.axes[d].contiguity, type_.shape[d]))
+    # The dimension with the longest runs is the fastest; of equal ones that whose neighbours may
+    # lie closest, then the last.
+    runs = {d: min(info.axes[d].contiguity, type_.shape[d]) for d in dims}
+    steps = dict.fromkeys(dims, 0)
+    if len(set(runs.values())) < len(dims):
+        steps = {d: least_step(op.pointer, d, facts) or FAR for d in dims}
+    dims.sort(key=lambda d: (-runs[d], steps[d]))
     element = type_.dtype.element
     assert element is not None
     if not dims:

@@ -18,6 +18,7 @@ from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.masks import only_falls
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.layout import Layout
+from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -69,7 +70,7 @@ def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
     identity = tuple(range(type_.rank))
     yields = [body.scalar(op.pointer, identity)]
     mask = op.mask if not isinstance(op, atomic.Cas) else None
-    inside = [body.scalar(mask, identity)] if mask is not None else []
+    inside = [body.condition(mask, _runs(op, mask, width, facts))] if mask is not None else []
     inside += body.padding(type_.layout)
     filled = isinstance(op, pointer.Load) and op.other is not None
     if inside:
@@ -92,6 +93,27 @@ def _replace(graph: TileGraph, op: RegisterAccess, facts: AxisFacts) -> None:
     repeats = repeated(op, type_.layout, facts) if width == 1 else 1
     new = _lanes(graph, op, common, width, whole=whole, repeats=repeats)
     graph.replace_op(op, new)
+
+
+def _runs(op: RegisterAccess, mask: Value, width: int, facts: AxisFacts) -> tuple[int, ...]:
+    """For each dimension the elements that share a condition, of a load of single elements.
+
+    1 where a thread has one of them alone, or others have some of its run.
+    """
+    axes, type_ = facts.of(mask).axes, anchor(op).type
+    assert isinstance(type_, TileType)
+    assert type_.layout is not None
+    if not isinstance(op, pointer.Load) or width > 1 or len(axes) == 1:
+        return (1,) * len(axes)
+    runs = tuple(axis.constancy & -axis.constancy for axis in axes)
+    return tuple(_own_run(type_.layout, dim, run) for dim, run in enumerate(runs))
+
+
+def _own_run(layout: Layout, dim: int, run: int) -> int:
+    """The length of runs, where a thread has whole ones of more than an element; else 1."""
+    threads = (*layout.unit_terms(dim, Unit.LANE), *layout.unit_terms(dim, Unit.WARP))
+    is_own = layout.unit_terms(dim, Unit.REG) and not any(t[2] % run for t in threads)
+    return run if is_own else 1
 
 
 def _shift(op: RegisterAccess, layout: Layout, facts: AxisFacts) -> dict[str, Any]:
@@ -212,6 +234,21 @@ class _AddressBody(LoopBody):
 
     def inlines(self, op: Op) -> bool:
         return is_index(op)
+
+    def condition(self, mask: Value, runs: tuple[int, ...]) -> Value:
+        """The element of a mask, asked of the first one of those in a run, which are alike."""
+        identity = tuple(range(len(runs)))
+        if max(runs, default=1) == 1:
+            return self.scalar(mask, identity)
+        coords, memo = self.coords, self.memo
+        firsts = dict[int, Value]()
+        for dim, run in enumerate(runs):
+            at = self.coordinate(dim)
+            firsts[dim] = at if run == 1 else self.add(And(at, self.add(Constant(-run, int32))))
+        self.coords, self.memo = firsts, {}
+        found = self.scalar(mask, identity)
+        self.coords, self.memo = coords, memo
+        return found
 
     def padding(self, layout: Layout) -> list[Value]:
         """Conditions that keep out registers beyond the tile."""

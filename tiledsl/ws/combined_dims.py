@@ -37,16 +37,22 @@ def combined_dims(ops: list[Op], group: set[Value]) -> set[int]:
     }
 
 
-def scanned(ops: list[Op], group: set[Value], type_: TileType, fast: int) -> int:
+def dim_of_runs(
+    ops: list[Op], group: set[Value], type_: TileType, order: list[int], *, in_vectors: bool
+) -> int:
     """The dimension along which a thread's elements lie side by side: that of a scan, or -1.
 
     Lanes and warps then exchange totals of runs, not every element. It is not the fast one, whose
-    rows fill sectors of memory by themselves.
+    rows fill sectors of memory by themselves. in_vectors: what is loaded one by one is written so.
     """
+    if type_.rank < 2:
+        return -1
+    fast = order[0]
+    otherwise = order[1] if in_vectors else -1
     scans = [op for op in ops if isinstance(op, Scan) and op.inputs[0] in group]
     if not scans or type_.shape[fast] * type_.dtype.bytes < SECTOR_BYTES:
-        return -1
-    return scans[0].axis if scans[0].axis != fast else -1
+        return otherwise
+    return scans[0].axis if scans[0].axis != fast else otherwise
 
 
 def warp_order(

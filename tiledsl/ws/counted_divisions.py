@@ -23,6 +23,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.types import ScalarType
+from tiledsl.ws.split_addresses import is_ahead
 
 Division = ew.FloorDiv | ew.Mod
 
@@ -56,12 +57,12 @@ class _Counter:
 
 
 def count_divisions(graph: TileGraph, region: Region) -> int:
-    """Rewrites the loops with copies under `region`; returns how many pairs are counted."""
+    """Rewrites the loops under `region` that copy or load ahead; returns how many are counted."""
     count = 0
     for loop in [op for op in region.walk() if isinstance(op, For)]:
         if any(isinstance(op, For) for op in loop.body.walk()):
             continue
-        if not any(isinstance(op, Copy) for op in loop.body.walk()):
+        if not any(isinstance(o, Copy) or is_ahead(graph, o) for o in loop.body.walk()):
             continue
         found = _counters(loop, axis_facts(region, graph.facts.get("divisors", {})))
         if found:

@@ -43,11 +43,14 @@ def lay_out_copies(graph: TileGraph, roles: list[Role]) -> list[str]:
 
 
 def keep_indexes(graph: TileGraph, role: Role) -> int:
-    """Keeps rows and columns of indexes from in front of loops with accesses; returns how many."""
+    """Keeps rows and columns of indexes from in front of loops with accesses; returns how many.
+
+    Also those of an access of a larger tile, which has each of them in many elements.
+    """
     finder = _Finder()
     for op in [op for op in role.body.walk() if isinstance(op, Copy | Load | Store)]:
         loop = next((o for o in graph.enclosing(op) if isinstance(o, For)), None)
-        if loop is not None:
+        if loop is not None or _is_wide_tile(op.pointer):
             finder.look(loop, [v for v in (op.pointer, op.mask) if v is not None])
     for value in finder.found:
         op = value.defining_op
@@ -63,12 +66,12 @@ class _Finder:
 
     def __init__(self) -> None:
         self.found: dict[Value, None] = {}
-        self._seen: set[tuple[For, Value]] = set()
+        self._seen: set[tuple[For | None, Value]] = set()
         self._slow: dict[Value, bool] = {}
 
-    def look(self, loop: For, values: list[Value]) -> None:
-        """Looks behind what accesses in a loop take."""
-        inside = {op.id for op in loop.body.walk()}
+    def look(self, loop: For | None, values: list[Value]) -> None:
+        """Looks behind what accesses take, in a loop or outside of all."""
+        inside = {op.id for op in loop.body.walk()} if loop is not None else set[int]()
         work = list(values)
         while work:
             value = work.pop()
@@ -103,6 +106,11 @@ class _Finder:
         if not (isinstance(op, VIEWS) or is_index(op)):
             return False
         return _divides(op) or any(self.is_slow(v) for v in op.operands if _is_tile(v))
+
+
+def _is_wide_tile(value: Value) -> bool:
+    """Whether a tile has more than one dimension of several elements."""
+    return isinstance(value.type, TileType) and sum(n > 1 for n in value.type.shape) > 1
 
 
 def _is_wide(value: Value) -> bool:

@@ -51,8 +51,8 @@ from tiledsl.ws.access_layouts import better_layout
 from tiledsl.ws.access_layouts import fast_dim
 from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.combined_dims import combined_dims
+from tiledsl.ws.combined_dims import dim_of_runs
 from tiledsl.ws.combined_dims import lanes_of_row
-from tiledsl.ws.combined_dims import scanned
 from tiledsl.ws.combined_dims import warp_order as order_of_warps
 from tiledsl.ws.dot_shapes import accumulator_layout
 from tiledsl.ws.dot_shapes import register_operand_layout
@@ -61,6 +61,8 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.links import Link
 from tiledsl.ws.links import links
+from tiledsl.ws.own_indexes import join_alike
+from tiledsl.ws.own_indexes import own_indexes
 from tiledsl.ws.shared_layouts import reshaped_operands
 from tiledsl.ws.shared_layouts import shared_shape
 from tiledsl.ws.short_rows import ShortRows
@@ -241,6 +243,8 @@ def _default(
     group: set[Value],
     shape: tuple[Shape | None, int],
     rows: ShortRows | None = None,
+    *,
+    is_staged: bool = False,
 ) -> Layout:
     """A coalesced layout for a group.
 
@@ -275,7 +279,8 @@ def _default(
     warp_order = order_of_warps(combined, order, type_.shape, num_warps)
     lanes = most_lanes
     share = prod(type_.shape) // (32 * num_warps)
-    run_dim, most_run = scanned(ops, group, type_, order[0]) if type_.rank > 1 else -1, 1 << 30
+    in_vectors = is_staged and vector == 1
+    run_dim, most_run = dim_of_runs(ops, group, type_, order, in_vectors=in_vectors), 1 << 30
     are_short = rows is not None and type_.shape == (rows.rows, rows.cols) and order == [1, 0]
     if type_.rank > 1 and order[0] in combined and vector >= WIDE_VECTOR:
         most = ROW_VECTORS * vector if are_short else share
@@ -296,6 +301,7 @@ def assign_layouts(
     room: for conversions that only make accesses better; a line too for each that has none.
     """
     widen_at_use(graph, region)
+    copies = own_indexes(graph, region)
     _split_sources(graph, region)
     ops = list(region.walk())
     groups = _Groups()
@@ -324,6 +330,8 @@ def assign_layouts(
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))
+    join_alike(graph, copies)
+    ops = list(region.walk())
     notes = _convert(graph, ops) + _convert_accesses(graph, ops, facts, num_warps, room)
     return notes + _convert_register_operands(graph, ops, num_warps // 4)
 
@@ -406,9 +414,12 @@ def _offer_defaults(
             shape = group_shape(accesses, facts, mine, num_warps), 32
             if shape[0] is None and through and not any(_is_block_of(op, mine) for op in accesses):
                 shape = shared_shape(through, mine, num_warps) or shape
-            groups.offer(v, _default(accesses, v, num_warps, mine, shape, rows))
+            is_staged = any(side in mine for dot in dots for side in (dot.a, dot.b))
+            made = _default(accesses, v, num_warps, mine, shape, rows, is_staged=is_staged)
+            groups.offer(v, made)
 
     through: list[Op] = [o for o in ops if isinstance(o, _SHARING)]
+    dots = [o for o in through if isinstance(o, mma.Dot)]
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
     for _, same in groupby([v for v in values if v in anchors], key=_size):

@@ -65,11 +65,11 @@ def load_ahead(
             continue
         where = loop.loc.short if loop.loc else "?"
         count_scalars(graph, loop)
-        found = _candidates(loop)
+        found = candidates(loop)
         if fetches and reduces(loop):
             found = [c for c in found if not _is_tile(c.load)]
-            if found and not _obstacle_to_order(loop, found):
-                _rewrite(graph, loop, found)
+            if found and not obstacle_to_order(loop, found):
+                carry_ahead(graph, loop, found)
             continue
         why = _obstacle(loop, found, num_threads)
         if why:
@@ -82,7 +82,7 @@ def load_ahead(
             what = f"loads of the next {count} iterations before the work of as many"
             notes.append(f"{where}: {what}")
             continue
-        _rewrite(graph, loop, found)
+        carry_ahead(graph, loop, found)
         notes.append(f"{where}: loads of the next iteration before the work of each")
     return notes
 
@@ -91,7 +91,7 @@ def _is_tile(load: pointer.Load) -> bool:
     return isinstance(load.pointer.type, TileType)
 
 
-def _candidates(loop: For) -> list[Candidate]:
+def candidates(loop: For) -> list[Candidate]:
     """The loads whose operands follow from the induction variable and from outside."""
     out: list[Candidate] = []
     for op in loop.body.ops:
@@ -113,7 +113,7 @@ def _obstacle(loop: For, found: list[Candidate], num_threads: int) -> str:
     )
     if bits > 8 * AHEAD_BYTES * num_threads:
         return f"{bits // (8 * num_threads)} bytes a thread, {AHEAD_BYTES} are the most"
-    return _obstacle_to_order(loop, found)
+    return obstacle_to_order(loop, found)
 
 
 def _bytes_of_thread(found: list[Candidate], num_threads: int) -> int:
@@ -133,7 +133,7 @@ def _loads_of(
     return _loads(b, found, mapping, inside)
 
 
-def _obstacle_to_order(loop: For, found: list[Candidate]) -> str:
+def obstacle_to_order(loop: For, found: list[Candidate]) -> str:
     """Why the loads of a loop may not come before what an iteration does."""
     if not counts_up(loop.step):
         return "the step may be negative"
@@ -158,7 +158,7 @@ def counts_up(step: Value) -> bool:
     return isinstance(op, program.NumPrograms)
 
 
-def _rewrite(graph: TileGraph, old: For, found: list[Candidate]) -> None:
+def carry_ahead(graph: TileGraph, old: For, found: list[Candidate]) -> None:
     """Puts a loop that carries what was loaded in the place of `old`."""
     parent = old.parent
     assert parent is not None
@@ -185,6 +185,9 @@ def _rewrite(graph: TileGraph, old: For, found: list[Candidate]) -> None:
     for c, value in zip(found, carried[len(old.carried) :], strict=True):
         graph.replace_uses(c.load.result, value)
         graph.erase(c.load)
+    for op in reversed([op for op in new.body.ops if any(op in c.slice for c in found)]):
+        if not any(graph.has_uses(v) for v in op.results):
+            graph.erase(op)
     end = new.body.terminator
     assert isinstance(end, Yield)
     graph.replace_op(end, Yield((*end.values, *ahead), loc=end.loc))

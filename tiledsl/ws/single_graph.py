@@ -20,6 +20,7 @@ from tiledsl.ws.async_exchange import exchange_on_mbarriers
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import start_early
+from tiledsl.ws.load_ahead_of_dots import sink_loads
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
 from tiledsl.ws.memory_order import order_scalars
@@ -80,6 +81,7 @@ class Lowering:
         rings = self.place_rings()
         for role in self.graph.find(Role):
             DotLowering(self.graph, role, self.smem, self.top, self.target, rings).run()
+            sink_loads(self.graph, role.body)
             message_on_mbarrier(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 exchange_on_mbarriers(self.graph, role, self.smem, self.top)

@@ -34,6 +34,8 @@ from tiledsl.ws.layouts import UNLIMITED
 from tiledsl.ws.layouts import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
+from tiledsl.ws.load_ahead_of_dots import LoadedAhead
+from tiledsl.ws.load_ahead_of_dots import load_ahead_of_dots
 from tiledsl.ws.memory_order import order_layouts
 from tiledsl.ws.merged_exponentials import merge_exponentials
 from tiledsl.ws.repeated_loads import load_once
@@ -214,7 +216,10 @@ def copies_suffice(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The program with rings of a depth. problem: why that cannot be, or empty."""
+    """The program with rings of a depth. problem: why that cannot be, or empty.
+
+    min_blocks: CTAs that are to share an SM, as far as their registers go.
+    """
 
     graph: TileGraph
     role: Role
@@ -222,6 +227,7 @@ class _Attempt:
     depth: int
     problem: str
     stays: bool = False
+    min_blocks: int = 1
 
     def shared_bytes(self, target: Target) -> int:
         """At most what all of it takes."""
@@ -241,7 +247,8 @@ class _Attempt:
 
     def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:
         """The result, with one more note where there is something to say."""
-        plan = replace(plan, stays=self.stays)
+        blocks = max(plan.min_blocks, self.min_blocks)
+        plan = replace(plan, stays=self.stays, min_blocks=blocks)
         depth = self.depth if any(ring.depth > 1 for ring in self.graph.find(Ring)) else 0
         notes = [*([note] if note else []), *self.notes]
         return self.graph, self.role, notes, replace(plan, num_stages=depth)
@@ -277,6 +284,7 @@ def _lay_out(
     out = build_single(graph, plan)
     (role,) = out.find(Role)
     notes: list[str] = []
+    ahead = LoadedAhead()
     if plan.stays:
         pass
     elif not graph.find(mma.Dot):
@@ -285,6 +293,8 @@ def _lay_out(
     else:
         notes += load_once(out, role.body)
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))
+        ahead = load_ahead_of_dots(out, role.body, plan.num_threads)
+        notes += ahead.notes
         count_divisions(out, role.body)
         split_addresses(out, role.body)
         keep_indexes(out, role)
@@ -318,4 +328,5 @@ def _lay_out(
             made = _lay_out(graph, replace(plan, stays=False), target, depth, room)
             return replace(made, notes=[*why, *made.notes])
         depth = 0
-    return _Attempt(out, role, notes, depth, problem, stays=plan.stays)
+    blocks = ahead.blocks(plan.num_threads, target)
+    return _Attempt(out, role, notes, depth, problem, stays=plan.stays, min_blocks=blocks)

@@ -17,19 +17,25 @@ from dataclasses import replace
 from tiledsl.dtypes import int64
 from tiledsl.ir.analysis.affine import Dims
 from tiledsl.ir.analysis.affine import inner_dims
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.pointer import Load
 from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.access_layouts import wanted_shape
 
+MATRIX_RANK = 2
 MAX_TERMS = 32
 """Of an address; one with more stays as it is."""
 VIEWS = (tile.ExpandDims, tile.Broadcast, tile.Transpose)
@@ -80,14 +86,33 @@ Terms = tuple[Term, ...]
 
 
 def split_addresses(graph: TileGraph, region: Region) -> int:
-    """Rewrites the addresses of copies in loops under `region`; returns how many."""
+    """Rewrites addresses of copies and loads ahead in loops under `region`; returns how many."""
     known: dict[object, Value] = {}
     count = 0
-    for copy in [op for op in region.walk() if isinstance(op, Copy)]:
+    facts = axis_facts(region, graph.facts.get("divisors", {}))
+    for copy in [op for op in region.walk() if isinstance(op, Copy | Load)]:
         loop = next((op for op in graph.enclosing(copy) if isinstance(op, For)), None)
-        if loop is not None:
-            count += _Split(graph, loop, copy, known).run()
+        if loop is None:
+            continue
+        fast = None
+        if isinstance(copy, Load):
+            if not is_ahead(graph, copy):
+                continue
+            # Lanes lie along the first dimension, so that a thread has few places of it.
+            fast = 1 - wanted_shape(copy, facts).order[0]
+        count += _Split(graph, loop, copy, known, fast).run()
     return count
+
+
+def is_ahead(graph: TileGraph, op: Op) -> bool:
+    """Whether a load brings a tile of two dimensions for the next iteration of a loop alone."""
+    if not isinstance(op, Load):
+        return False
+    type_ = op.results[0].type
+    if not isinstance(type_, TileType) or type_.rank != MATRIX_RANK:
+        return False
+    users = [u.op for u in graph.users(op.results[0])]
+    return len(users) == 1 and isinstance(users[0], Yield) and users[0].parent is op.parent
 
 
 # ---------------------------------------------------------------------- multiplying out
@@ -173,9 +198,20 @@ def _kind(value: Value) -> str:
 
 # ---------------------------------------------------------------------- adding up anew
 class _Split:
-    """One copy. known: sums that were made in front of the loops of a region, by what they are."""
+    """One copy or load. known: sums that were made in front of the loops of a region.
 
-    def __init__(self, graph: TileGraph, loop: For, copy: Copy, known: dict[object, Value]) -> None:
+    fast: the dimension whose terms are added in each iteration, if that is known.
+    """
+
+    def __init__(
+        self,
+        graph: TileGraph,
+        loop: For,
+        copy: Copy | Load,
+        known: dict[object, Value],
+        fast: int | None = None,
+    ) -> None:
+        self.fast = fast
         self.graph = graph
         self.loop = loop
         self.copy = copy
@@ -251,14 +287,17 @@ class _Split:
         rest = [t for t in fixed if not t.runs_along(fast)]
         row = self._known((base, self.shape, tuple(rest)), lambda: self._row(before, base, rest))
         offset = inside.value(tile.Splat(self._scalar(inside, varying), self.shape))
-        along = [t for t in fixed if t.runs_along(fast)]
-        if along:
-            line = self._spread(inside, self._line(inside, along, fast), fast)
-            offset = inside.value(ew.Add(offset, line))
         if isinstance(row.type, ScalarType):
             row = inside.value(tile.Splat(row, self.shape))
         else:
             row = self._spread(inside, row, 1 - fast)
+        along = [t for t in fixed if t.runs_along(fast)]
+        if along:
+            line = self._spread(inside, self._line(inside, along, fast), fast)
+            if self.fast is None:
+                offset = inside.value(ew.Add(offset, line))
+            else:  # few rows, each with many columns
+                row, offset = inside.value(pointer.Add(row, offset)), line
         old, at = copy.pointer, copy.operands.index(copy.pointer)
         self.graph.set_operand(copy, at, inside.value(pointer.Add(row, offset)))
         self._drop(old)
@@ -275,6 +314,8 @@ class _Split:
 
     def _fast_dim(self, fixed: list[Term]) -> int:
         """The dimension whose neighbours are neighbours in memory; else the last."""
+        if self.fast is not None:
+            return self.fast
         for dim in range(len(self.shape)):
             along = [t for t in fixed if t.runs_along(dim)]
             if len(along) == 1 and along[0].number == 1 and len(along[0].leaves) == 1:

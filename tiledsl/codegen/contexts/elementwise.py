@@ -132,11 +132,30 @@ def wide_coordinate(value: Value, e: Emission) -> str:
     What stands in front of a sum of both is then one address for all registers: a sum of 32 bits
     is widened for each of them.
     """
+    parts = _wide_parts(value, e)
+    return f"{parts[0]} + {parts[1].removeprefix('(i64)')}" if parts is not None else ""
+
+
+def wide_product(value: Value, e: Emission) -> tuple[str, str] | None:
+    """A product with one in two parts, `(i64)at_1 * s` and `(i64)(i / 8 * 256) * s`."""
+    product = value.defining_op
+    if not isinstance(product, ops.Mul) or len(e.users(value)) != 1:
+        return None
+    for one, by in ((product.a, product.b), (product.b, product.a)):
+        parts = _wide_parts(one, e)
+        if parts is not None:
+            factor = e.atom(by)
+            return f"{parts[0]} * {factor}", f"{parts[1]} * {factor}"
+    return None
+
+
+def _wide_parts(value: Value, e: Emission) -> tuple[str, str] | None:
+    """What the thread and what the register gives to a widened coordinate; None for others."""
     cast = value.defining_op
     if not isinstance(cast, ops.Cast) or cast.a not in e.coordinates or cast.dtype != int64:
-        return ""
+        return None
     at = e.coordinates[cast.a]
-    return f"(i64){at.thread} + ({at.register()})" if " " not in at.thread else ""
+    return (f"(i64){at.thread}", f"(i64)({at.register()})") if " " not in at.thread else None
 
 
 def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:
@@ -212,9 +231,15 @@ def extremum(op: ops.Min | ops.Max, e: Emission) -> Expression:
 
 
 @emits("elementwise.and", "elementwise.or", "elementwise.xor")
-def bitwise(op: ops.Binary, e: Emission) -> Expression:
-    """`a & b`; on bools `a && b` and `a != b`."""
+def bitwise(op: ops.Binary, e: Emission) -> Expression | None:
+    """`a & b`; on bools `a && b` and `a != b`; `at & -16` without what a run has in it."""
     name = op.opcode.partition(".")[2]
+    number = constant_value(op.b) if name == "and" and op.a in e.coordinates else None
+    if isinstance(number, int) and number < 0 and (-number).bit_count() == 1:
+        first = e.coordinates[op.a].first(-number)
+        if first is not None:
+            e.bind(op.result, f"({first})" if " " in first else first)
+            return None
     if dtype_of(op.result).kind == "bool":
         return _operator(op, e, {"and": "&&", "or": "||", "xor": "!="}[name])
     return _operator(op, e, {"and": "&", "or": "|", "xor": "^"}[name])

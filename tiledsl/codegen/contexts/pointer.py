@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
 from tiledsl.codegen.contexts.elementwise import wide_coordinate
+from tiledsl.codegen.contexts.elementwise import wide_product
 from tiledsl.codegen.contexts.tile import bind_elements
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
@@ -165,9 +166,26 @@ def shared(
 # ---------------------------------------------------------------------- single elements
 @emits("pointer.add")
 def add(op: ops.Add, e: Emission) -> AddContext:
-    """`p + n`; of a coordinate `p + (i64)at_1 + (i / 8 * 256)`: registers share an address."""
-    offset = wide_coordinate(op.offset, e) or e.factor(op.offset)
-    return AddContext("", False, e.factor(op.pointer), offset)
+    """`p + n`; of a coordinate `p + (i64)at_1 + (i / 8 * 256)`: registers share an address.
+
+    So do those of a load of single elements, whose coordinate is multiplied by a stride: what the
+    thread gives stands in front of what an iteration adds, which ptxas else adds to each register.
+    """
+    offset = wide_coordinate(op.offset, e)
+    parts = wide_product(op.offset, e) if not offset and _is_gathered(op) else None
+    if parts is None:
+        return AddContext("", False, e.factor(op.pointer), offset or e.factor(op.offset))
+    inner = op.pointer.defining_op
+    if isinstance(inner, ops.Add) and len(e.users(op.pointer)) == 1 and inner.parent is op.parent:
+        middle = f"{e.factor(inner.offset)} + "
+        return AddContext("", False, f"{e.factor(inner.pointer)} + {parts[0]}", middle + parts[1])
+    return AddContext("", False, e.factor(op.pointer), " + ".join(parts))
+
+
+def _is_gathered(op: ops.Add) -> bool:
+    """Whether an op is of the address of a load of single elements in two dimensions."""
+    around = op.parent.parent if op.parent is not None else None
+    return isinstance(around, ops.LoadLanes) and around.width == 1 and len(around.shape) > 1
 
 
 @emits("pointer.load")

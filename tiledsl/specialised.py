@@ -268,6 +268,9 @@ def lower_roles(
     plan = settle_prefetch(out, plan, request.overrides.prefetch, notes)
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
     dump(request, out, "22_machine")
+    if smem.end_bytes > target.smem_of(plan.ctas_per_sm):
+        what = f"{plan.ctas_per_sm} CTAs an SM have no room for {smem.end_bytes} bytes each"
+        raise ResourceError(what)
     if plan.persistent:
         axis = plan.cluster_axis if plan.cluster_size > 1 else -1
         grid = GridSpec("persistent", axis, plan.cluster_size, 1, plan.ctas_per_sm)

@@ -46,6 +46,11 @@ class Target:
         warpgroups = -(-num_threads // self.warpgroup_threads)
         return min(240, self.registers_per_sm // (warpgroups * self.warpgroup_threads) // 8 * 8)
 
+    def smem_of(self, ctas_per_sm: int) -> int:
+        """Shared memory that each of so many CTAs of an SM may use."""
+        share = self.smem_per_sm_bytes // ctas_per_sm - self.smem_reserved_bytes
+        return min(self.smem_bytes, share)
+
     def mma_K(self, dtype: DType) -> int:
         """K extent of one wgmma instruction for an operand dtype (32 bytes)."""
         return self.wgmma_K_bytes // dtype.bytes

@@ -9,6 +9,7 @@ from tests.triton_style.cases import check
 from tests.triton_style.online_softmax import CASES
 from tiledsl import simulator
 from tiledsl.compiled import Kernel
+from tiledsl.ws import flow_plan
 from tiledsl.ws.plan import Plan
 
 NAMED = {case.name: case for case in CASES}
@@ -32,6 +33,22 @@ def test_loops_in_roles(name: str, seed: int) -> None:
     x, y, z = (*case.grid, 1)[:3]
     made, args = emulated(name, seed, (x, y, z))
     assert isinstance(made.plan, Plan), made.declined
+    check(case, args, case.want(*case.make()))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["prefix_attention", "two_loop_attention"])
+def test_two_ctas_of_one_consumer_on_an_sm(name: str, seed: int, monkeypatch) -> None:
+    """As in grids with many tiles for each CTA."""
+    monkeypatch.setattr(flow_plan, "PAIR_WAVES", 0)
+    case = NAMED[name]
+    assert isinstance(case.grid, tuple)
+    x, y, z = (*case.grid, 1)[:3]
+    made, args = emulated(name, seed, (x, y, z))
+    assert isinstance(made.plan, Plan), made.declined
+    assert (made.plan.num_consumers, made.plan.ctas_per_sm) == (1, 2)
+    assert made.certificate is not None
+    assert made.certificate.proved
     check(case, args, case.want(*case.make()))
 
 

@@ -21,6 +21,7 @@ from examples.back_to_back import back_to_back
 from examples.back_to_back import relu
 from examples.gated_mlp import gated_mlp
 from examples.linear_attention import linear_attention_kernel
+from tests.triton_style.attention import _attn_fwd
 from tiledsl.compiled import Kernel
 from tiledsl.ws.plan import Plan
 
@@ -184,3 +185,15 @@ def test_linear_attention(D, DV):
     args = (q, q, q, torch.empty_like(q), meta(H, dtype=FP32), D, DV)
     plan = check(linear_attention_kernel.compile(*args, grid=(H, B, tl.cdiv(D, DV))))
     assert plan.num_consumers == 1
+
+
+@pytest.mark.parametrize("stage", [1, 3], ids=["full", "causal"])
+def test_two_ctas_an_sm(stage: int) -> None:
+    """One consumer of 128 rows has 232 registers in each, of 128 at launch."""
+    q, sums = meta(1, 128, 2048, 64, dtype=FP16), meta(1, 128, 2048, dtype=FP32)
+    strides = [n for _ in range(4) for n in q.stride()]
+    args = (q, q, q, 0.125, sums, q, *strides, 1, 128, 2048, 64, 128, 64, stage)
+    made = _attn_fwd.compile(*args, grid=(16, 128, 1), num_warps=4)
+    assert check(made).ctas_per_sm == 2
+    assert made.compiled is not None
+    assert made.compiled.registers == 128

@@ -167,7 +167,7 @@ class Lowering(StoreLowering):
             return
         g, plan = self.geometry, self.plan
         staging = g.buffer_bytes * plan.store_buffers * plan.num_consumers if g is not None else 0
-        room = self.target.smem_bytes - scratch - staging - BARRIER_BYTES
+        room = self.target.smem_of(plan.ctas_per_sm) - scratch - staging - BARRIER_BYTES
         leasts = [max(2, plan.mma_depth), max(1, plan.mma_depth)]  # one slot: no overlap
         while leasts:
             rings: list[aref.Create] = self.graph.find(aref.Create)

@@ -108,20 +108,19 @@ class Plan:
         if self.persistent:
             drawn = ", tiles drawn at run time" if self.dynamic else ""
             parts.append(f"persistent{drawn}, raster group {self.raster_group}")
-        if self.deferred:
-            parts.append("deferred paced epilogue")
-        if self.prefetch:
-            parts.append(f"prefetch {self.prefetch}")
-        if self.in_place:
-            parts.append("epilogue in place")
-        if self.epilogue_slots:
-            parts.append(f"its tiles in {self.epilogue_slots} slots")
-        if self.copies:
-            parts.append("operands copied by threads")
-        if self.swapped:
-            parts.append("operands swapped")
-        if self.consumer_registers:
-            parts.append(f"registers {self.producer_registers}/{self.consumer_registers}")
+        more = {
+            "deferred paced epilogue": self.deferred,
+            f"prefetch {self.prefetch}": self.prefetch,
+            "epilogue in place": self.in_place,
+            f"its tiles in {self.epilogue_slots} slots": self.epilogue_slots,
+            "operands copied by threads": self.copies,
+            "operands swapped": self.swapped,
+            f"{self.ctas_per_sm} CTAs an SM": self.ctas_per_sm > 1,
+            f"registers {self.producer_registers}/{self.consumer_registers}": (
+                self.consumer_registers
+            ),
+        }
+        parts += [text for text, is_set in more.items() if is_set]
         return ", ".join(parts)
 
 

@@ -8,7 +8,6 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from examples import attention as example
-from tests.triton_style.attention import _attn_fwd
 from tests.unit.ws.kernels import first
 from tests.unit.ws.kernels import meta
 from tests.unit.ws.kernels import tile_graph_of
@@ -49,18 +48,6 @@ def test_a_part_that_never_runs_is_no_gap_of_the_proof() -> None:
     assert made.certificate is not None
     assert made.certificate.proved
     assert any("no trips, its bounds cross" in line for line in made.certificate.steady)
-
-
-@pytest.mark.parametrize("D", [64, 128])
-def test_blocks_on_a_diagonal_leave_none_without_masks(D: int) -> None:
-    """Triton's tutorial, where a loop begins at `tl.multiple_of(start_m * BLOCK_M, BLOCK_M)`."""
-    q = torch.empty(1, 2, S, D, device="meta", dtype=torch.float16)
-    sums = torch.empty(1, 2, S, device="meta")
-    strides = [n for _ in range(4) for n in q.stride()]
-    args = (q, q, q, 0.125, sums, q, *strides, 1, 2, S, D, 128, 64, 3)
-    made = first(_attn_fwd.request_for(args, {"num_warps": 4}, (S // 128, 2, 1))[1])
-    assert made.certificate is not None
-    assert made.certificate.failure == ""
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def _plan(
     plan = replace(
         base,
         turns=turns,
-        skips_ones=_skips_ones(flow, schedules, consumers),
+        skips_ones=ctas_per_sm == 1 and _skips_ones(flow, schedules, consumers),
         num_stages=slots.depth,
         outer_stages=slots.outer,
         store_buffers=slots.store_buffers,
@@ -216,7 +216,7 @@ def _skips_ones(flow: Flow, schedules: dict[int, LoopSchedule], consumers: int) 
 
     A vote takes as long as some 32 products. fp8 attention at head dim 128 gains 4 to 8 % by it;
     where the tensor core sets the pace (bf16, head dim 128) it costs 1 to 4 %, and with sums of 32
-    registers (head dim 64) up to 3 %.
+    registers (head dim 64) up to 3 %. Where two CTAs share an SM it costs 0.5 to 4 %.
     """
     for f in flow.loops:
         dots = sum(dot_clocks(d.dot) for d in f.dots)

@@ -12,6 +12,8 @@ from examples.weight_only import tiles
 from examples.weight_only import weight_only
 from examples.weight_only import weight_only_groups
 from examples.weight_only import weight_only_int4
+from tests.emulation.matmuls import compiled
+from tests.emulation.matmuls import tensor
 from tests.emulation.test_emulated_kernels import same_as_interpreter
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -62,6 +64,19 @@ def test_weights_in_every_plan(kind: str, options: dict[str, object]) -> None:
     }  # fmt: skip
     kernel = weight_only if kind == "int8" else weight_only_int4
     same_as_interpreter(kernel, args, ("out",), tiles(M, N), tolerance=TOLERANCE, **options)
+
+
+def test_two_ctas_on_an_sm() -> None:
+    """More programs than half of the SMs: each is shared out by two CTAs of one warpgroup."""
+    M, N, K = 8, 67 * 64, 1040
+    args = {
+        "w": RNG.integers(-128, 128, (N, K)).astype(np.int8), "x": normal(M, K),
+        "scales": RNG.random(N, dtype=np.float32), "out": nothing(M, N),
+    }  # fmt: skip
+    options = {"BN": 64, "BM": 8, "BK": 128, "split_k": 2}
+    tensors = tuple(tensor(v) for v in args.values())
+    assert compiled(weight_only, tensors, tiles(M, N), **options).plan.ctas_per_sm == 2
+    same_as_interpreter(weight_only, args, ("out",), tiles(M, N), tolerance=TOLERANCE, **options)
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BF16, np.dtype(np.float16)], ids=str)

@@ -65,9 +65,10 @@ MADE_BOUND_SHARE = 0.5
 """The same where operands are made, whose clocks are counted as if nothing hid them."""
 PRODUCT_CLOCKS = 200
 """From the end of a product to the start of the next, besides what is done with its elements."""
-MADE_CLOCKS, LEAST_PRODUCT_CLOCKS, MADE_ALONE = 100, 18, 1.2
+MADE_CLOCKS, LEAST_PRODUCT_CLOCKS, MADE_ALONE, MADE_BESIDE = 100, 18, 1.2, 30
 """Of an iteration whose operand a is made: waits, barriers, the first loads; of an instruction with
-an operand in registers, however few columns it has; by how much more one warpgroup takes than two.
+an operand in registers, however few columns it has; by how much more one warpgroup takes than two;
+as the first where another CTA of the SM goes on meanwhile.
 int8, M = 16, 64, N = K = 8192: 19.3 and 22.6 us with two warpgroups, before 20.6 with two, 23.4
 with one.
 """
@@ -199,9 +200,9 @@ def estimate(plan: Plan, p: Problem, num_sms: int, multicast: tuple[bool, bool])
     multiplies = mma * (loop_factor(plan, p, waves) if not p.made_clocks else 1.0)
     per_slot = max(
         multiplies,
-        per_slot_l2,
+        per_slot_l2 * plan.ctas_per_sm,
         alone_clocks(plan, p, mma),
-        smem_clocks(plan, p),
+        smem_clocks(plan, p) * plan.ctas_per_sm,
         p.copy_clocks,
         made_clocks(plan, p),
     ) * (COPIES_IN_TURN if plan.copies and plan.ping_pong else 1.0)
@@ -284,8 +285,11 @@ def made_clocks(plan: Plan, p: Problem) -> float:
         return 0.0
     M, N, K = p.tile
     products = M / 64 * K / 16 * max(LEAST_PRODUCT_CLOCKS, N / 2) * p.dots
-    alone = MADE_ALONE if plan.warpgroups_per_tile == 1 else 1.0
+    if plan.ctas_per_sm > 1:
+        ring = {1: 1.8, 2: 1.4, 3: 1.12}.get(plan.num_stages, 1.0)
+        return ((p.made_clocks + products) * plan.ctas_per_sm + MADE_BESIDE) * ring
     ring = {1: 1.6, 2: 1.05}.get(plan.num_stages, 1.0)
+    alone = MADE_ALONE if plan.warpgroups_per_tile == 1 else 1.0
     return ((p.made_clocks + products) * alone + MADE_CLOCKS) * ring
 
 

@@ -384,7 +384,8 @@ class _Selector:
     def default_choices(self, dim: str) -> tuple[int, ...]:
         s = self.shape
         if dim == "K":
-            rows = (128, 256, 512) if s.made is None else (64, 128, 256)
+            short = s.made is not None and not any(0 < n <= FEW_ROWS for n in self.rows)
+            rows = (64, 128, 256) if short else (128, 256, 512)
             return tuple(n // self.row_itemsize for n in rows)
         side = 0 if dim == "M" else 1
         listed = ALL_M if dim == "M" else ALL_N

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from tiledsl.codegen.kernel import emit_kernel
 from tiledsl.codegen.module import GridSpec
@@ -17,6 +18,7 @@ from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.specs import TensorView
 from tiledsl.ir.specs import factors_in
@@ -169,7 +171,9 @@ def _single(
         asked=most_slots or request.overrides.num_stages, grid=grid,
         persistent=request.overrides.persistent, limits=limits,
     )  # fmt: skip
-    plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
+    few = bool(grid) and prod(grid) * plan.num_ctas <= request.target.num_sms
+    is_sparse = few and bool(graph.find(Dot))
+    plan = replace(plan, min_blocks=min(plan.min_blocks, limits.blocks), is_sparse=is_sparse)
     fuse_elementwise(out, role.body, axis_facts(role.body, out.facts.get("divisors", {})))
     pair_maps(out, role.body)
     rings = sum(ring.depth * ring.type_.bytes for ring in out.find(Ring))

@@ -10,8 +10,10 @@ from math import prod
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
+from tiledsl.ir.ops.barrier import CtaSync
 from tiledsl.ir.ops.barrier import GridDependency
 from tiledsl.ir.ops.barrier import LaunchDependents
+from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.pointer import LoadLanes
@@ -44,6 +46,15 @@ def last_ctas(region: Region, num_sms: int, blocks: int) -> int:
     if sum(map(accessed_bytes, accesses)) >= STARTED_BYTES:
         return 0
     return num_sms * min(blocks, LAST_BLOCKS)
+
+
+def end_of_loops(region: Region) -> Op | None:
+    """The barrier behind the last loop of a region, or that loop; None where there is none."""
+    places = [n for n, op in enumerate(region.ops) if isinstance(op, For)]
+    if not places:
+        return None
+    rest = region.ops[places[-1] :]
+    return next((op for op in rest if isinstance(op, CtaSync)), rest[0])
 
 
 def wait_first(graph: TileGraph, region: Region, last: int, after: Op | None) -> None:

@@ -32,6 +32,7 @@ from tiledsl.ir.ops.pointer_copy import PrefetchLanes
 from tiledsl.ir.ops.role import FirstTile
 from tiledsl.ir.types import TileType
 from tiledsl.ws.dependent_launch import accessed_bytes
+from tiledsl.ws.dependent_launch import end_of_loops
 from tiledsl.ws.dependent_launch import last_ctas
 from tiledsl.ws.dependent_launch import wait_first
 from tiledsl.ws.row_loops import reduces
@@ -56,14 +57,19 @@ def start_early(
     *,
     stays: bool,
     has_short_rows: bool,
+    is_sparse: bool,
 ) -> None:
     """Lets a kernel start while the one before ends: what stands in front of a role's body.
 
     blocks: CTAs on an SM. stays: whether they run program after program. has_short_rows: whether
-    the next kernel may start only behind the first loads (`last_first_load`).
+    the next kernel may start only behind the first loads (`last_first_load`). is_sparse: whether it
+    may only behind the last loop: CTAs that wait keep others from SMs, which then share fewer.
     """
     last = 0 if stays else last_ctas(region, num_sms, blocks)
-    wait_first(graph, region, last, last_first_load(region) if has_short_rows else None)
+    after = last_first_load(region) if has_short_rows else None
+    if is_sparse and (loop_end := end_of_loops(region)) is not None:
+        last, after = 0, loop_end
+    wait_first(graph, region, last, after)
     prefetch_first_loads(graph, region, num_sms, blocks)
 
 

@@ -13,6 +13,9 @@ from tests.emulation.test_emulated_pointers import compiled
 from tests.emulation.test_emulated_tiles import emitted
 from tests.emulation.test_emulated_tiles import emulated
 from tests.gpu.tile_kernels import Case
+from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import ring_kernel
 from tiledsl import emulate
 from tiledsl.compiled import Kernel
 from tiledsl.runtime.interop import numpy_view
@@ -118,3 +121,16 @@ def test_values(n: int, *, persistent: bool) -> None:
     emulate.run(kernel.module, arrays, (3, 1, 1), num_sms=1, seconds=60.0)
     x, w, y = args[:3]
     torch.testing.assert_close(y, x * w / x.square().sum(1, keepdim=True), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("grid", "is_late"), [((2, 2), True), ((132, 1), True), ((133, 1), False)])
+def test_few_programs_with_dots_let_the_next_kernel_start_behind_their_loop(
+    grid: tuple[int, int], is_late: bool
+) -> None:
+    """CTAs of it that wait would keep those of this kernel from SMs of their own."""
+    args = gathered_args(64, 64, 256, (64, 64, 32))
+    made, _ = ring_kernel(gathered_matmul, args, grid=(*grid, 1))
+    text = made.module.source
+    assert text.count("grid_launch_dependents") == 1
+    assert (text.index("grid_launch_dependents") > text.index("for (int k_")) == is_late
+    assert text.index("grid_dependency_wait") < text.index("for (int k_")

@@ -479,6 +479,10 @@ GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
             (8192, 8192, 4096), (8192, 8192, 7168), (4096, 7168, 2048), (512, 7168, 2048), (64, 7168, 2048),
         )
     },
+    "block-scaled-few": {
+        f"block-scaled-{m}x7168x{k}": lambda m=m, k=k: block_scaled(m, 7168, k)
+        for k in (2048, 4096, 7168) for m in (16, 32, 64, 128)
+    },
     "grouped": {
         "grouped-8": lambda: grouped(8, 32768, 4096, 4096),
         "grouped-64": lambda: grouped(64, 131072, 4096, 2048),

@@ -101,7 +101,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) mbarrier(u32* out, u32 n) {
   mbarrier_wait(bar, 1); mbarrier_wait_cluster(bar, 1);
   out[1] = ring<1>(bar, n) + ring<2>(bar, n) + ring<3>(bar, n) + ring<4>(bar, n);
   named_barrier_sync(1, 128); named_barrier_arrive(2, 256);
-  mbarrier_inval(bar);
+  mbarrier_inval(bar); pause_thread(n);
 }
 """
 

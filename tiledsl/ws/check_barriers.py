@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import barrier
+from tiledsl.ir.ops.role import Pause
 from tiledsl.ws.check_state import NAMED_BARRIERS
 from tiledsl.ws.check_state import WARPS
 from tiledsl.ws.check_state import Barrier
@@ -22,6 +23,10 @@ from tiledsl.ws.check_state import MayWait
 from tiledsl.ws.check_state import NamedBarrier
 from tiledsl.ws.check_state import Thread
 from tiledsl.ws.check_state import Times
+
+
+def _nothing() -> None:
+    pass
 
 
 class BarrierRules:
@@ -189,6 +194,11 @@ class BarrierRules:
             for w in t.written:
                 w.published = w.fenced
             t.written = [w for w in t.written if not w.published]
+
+    def link_pause(self, t: Thread, op: Pause) -> Does:
+        """It orders nothing; others go on meanwhile in some of the interleavings anyway."""
+        del t, op
+        return _nothing
 
     def link_async_fence(self, t: Thread, op: barrier.AsyncFence) -> Does:
         del op

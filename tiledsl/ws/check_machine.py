@@ -76,6 +76,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     role.FirstTile: (),
     role.TileStep: (),
     role.NumTiles: (),
+    role.Pause: (),
     role.DrawTile: (),
     role.NextTile: ("drawn", "count"),
     program.ProgramId: (),

@@ -3,10 +3,14 @@
 A thread of another warp of the load warpgroup copies them chunk by chunk through a ring of one or
 two slots, while the consumers multiply. It waits for the epilogue and for nothing else, so that the
 loads of the next tile's loop never wait behind it.
+
+What a tile's slots take before its epilogue is loaded a while after they are free: that is when
+another tile begins, and its first loads are all that the tensor core waits for.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,14 +26,18 @@ from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
+from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Min
+from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ir.ops.role import Pause
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
@@ -38,6 +46,7 @@ from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import ProducerBuilder
+from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import is_turned
@@ -124,29 +133,65 @@ def unknown_values(
 
 
 class LoaderBuilder(ProducerBuilder):
-    """The walk over tiles with nothing but the loads of the channel."""
+    """The walk over tiles with nothing but the loads of the channel.
+
+    loops: over dots, of each tile.
+    """
 
     channel: EpilogueChannel
+    loops: tuple[For, ...]
 
     def clone(self, op: Op) -> None:
-        loads = self.channel.loads
-        if op is loads[-1]:
-            self.put_chunks()
-        elif op not in loads:
+        if op not in self.channel.loads:
             super().clone(op)
 
     def put_chunks(self) -> None:
         """A loop over the chunks of the tiles; the last one may overlap its neighbour."""
         b, g = self.b, self.channel.geometry
+        pause = self.pause()
         body = Region()
         at = body.add_arg(ScalarType(int32), "column")
         # Not unrolled: the registers of the load warpgroup are few.
         ends = (self.const(0), self.const(g.part[1]), self.const(g.width))
         b.add(For(*ends, (), unroll=-1, body=body))
         with b.at(body):
+            if pause is not None:
+                self.wait_a_while(at, pause)
             last = g.start(g.num_chunks - 1)[1]
             overlaps = g.part[1] % g.width != 0
             self.put_chunk(b.value(Min(at, self.const(last)), "column") if overlaps else at)
+            b.add(Yield(()))
+
+    def pause(self) -> Value | None:
+        """Clocks from one chunk to the next while the slots are filled ahead of the epilogue.
+
+        They go by the loops of a tile, as far as this role knows how long these are.
+        """
+        each = self.plan.epilogue_pause
+        loops = [loop for loop in self.loops if {loop.lower, loop.upper} <= self.map.keys()]
+        if not each or not loops:
+            return None
+        trips = [
+            self.trip_count(self.get(o.lower), self.get(o.upper), constant_step(o)) for o in loops
+        ]
+        return self.b.value(Mul(functools.reduce(self.sum_of, trips), self.const(each)), "pause")
+
+    def sum_of(self, x: Value, y: Value) -> Value:
+        """x + y."""
+        return self.b.value(Add(x, y))
+
+    def wait_a_while(self, column: Value, pause: Value) -> None:
+        """Before the chunks that the slots take ahead of the epilogue."""
+        b, g, slots = self.b, self.channel.geometry, self.plan.epilogue_slots
+        if slots >= g.num_chunks:
+            b.add(Pause(pause))
+            return
+        ahead = If(b.value(Compare("lt", column, self.const(slots * g.width))))
+        b.add(ahead)
+        with b.at(ahead.then):
+            b.add(Pause(pause))
+            b.add(Yield(()))
+        with b.at(ahead.orelse):
             b.add(Yield(()))
 
     def put_chunk(self, first: Value) -> None:
@@ -199,9 +244,13 @@ def build_loader(
     with builder.at(role.body):
         maker = LoaderBuilder(builder, plan, {}, mapping, unknown)
         maker.channel = channel
+        loops = [c.loop.loop for c in operands.values() if c.loop is not None]
+        maker.loops = tuple(loop for loop in loops if loop.parent is graph.body)
         loop, body = maker.tile_loop()
         with builder.at(body):
             maker.clone_into([o for o in graph.body.ops if not isinstance(o, Yield)])
+            with builder.located(channel.loads[-1].loc):
+                maker.put_chunks()
         maker.end_tiles(loop, body)
     return role
 

@@ -37,7 +37,8 @@ class Plan:
     in_place: the results of an epilogue take the place of the accumulators, chunk by chunk.
     deferred: the result of a tile is stored under the first slots of the next tile's loop.
     epilogue_slots: chunks of tiles that only the epilogue reads, in the ring of a role that loads
-    them; 0 where the consumers load them.
+    them; 0 where the consumers load them. epilogue_pause: clocks, for an iteration of the loop, for
+    which it stands still before each that it loads ahead.
     copies: the threads of the load role copy an operand that no tensor map loads.
     store_buffers: staging buffers of 128 bytes by the warpgroup's rows, per warpgroup.
     producer_registers, consumer_registers: setmaxnreg values, 0 for none.
@@ -60,6 +61,7 @@ class Plan:
     deferred: bool = False
     in_place: bool = False
     epilogue_slots: int = 0
+    epilogue_pause: int = 0
     store_buffers: int = 2
     producer_registers: int = 40
     consumer_registers: int = 232

@@ -19,6 +19,7 @@ from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import copies_are_late
 from tiledsl.ws.cost import estimate
 from tiledsl.ws.cost import l2_clocks
+from tiledsl.ws.cost import pause_of
 from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
@@ -323,7 +324,12 @@ class Planner:
         slots = min(2, (room - least * self.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
             depth = min(plan.num_stages, (room - slots * chunk) // self.slot_bytes(tile))
-            yield revised(plan, epilogue_slots=slots, num_stages=depth)
+            yield revised(
+                plan,
+                epilogue_slots=slots,
+                num_stages=depth,
+                epilogue_pause=pause_of(plan, p),
+            )
 
     def complete(self, plan: Plan, tile: tuple[int, int, int], p: Problem) -> Plan | None:
         """Ring depth, staging, registers, raster group; None when the tile does not fit."""

@@ -131,6 +131,13 @@ TDSL_FN void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The thread stands still for so many clocks; it orders nothing. A sleep lasts up to the next power of two of
+// nanoseconds, so that only short ones go by the clock. Thread. ISA: nanosleep, mov %clock64.
+TDSL_FN void pause_thread(u32 clocks) {
+  const u64 start = (u64)clock64();
+  while ((u64)clock64() - start < clocks) __nanosleep(256);
+}
+
 // ------------------------------------------------------------------ cluster
 // mov %cluster_ctarank: rank of this block in its cluster. Thread. ISA: Special Registers.
 TDSL_FN u32 cluster_rank() {

@@ -173,6 +173,19 @@ def is_positive(op: Op | None) -> bool:
 
 
 @dataclass(frozen=True)
+class PauseContext:
+    """How long a thread waits."""
+
+    clocks: str
+
+
+@emits("role.pause")
+def pause(op: ops.Pause, e: Emission) -> PauseContext:
+    """`pause_thread(trips_1 * 154);`."""
+    return PauseContext(e.text(op.clocks))
+
+
+@dataclass(frozen=True)
 class TileContext:
     """A tile drawn from the counter of the launch. slot: its index."""
 

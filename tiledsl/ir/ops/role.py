@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiledsl.dtypes import int32
+from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
+from tiledsl.ir.machine import Machine
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -123,6 +127,24 @@ class NumTiles(Op, opcode="role.num_tiles", levels=LOWER):
 
     def infer_types(self) -> tuple[Type, ...]:
         return (ScalarType(int32),)
+
+
+class Pause(Op, opcode="role.pause", levels=LOWER, effect=Effect.SYNC):
+    """The thread of a role does nothing for so many clocks of its SM, and then goes on.
+
+    It orders nothing. clocks: i32. Ref: PTX ISA, nanosleep, %clock.
+    """
+
+    clocks: Value = operand()
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if self.clocks.type != ScalarType(int32):
+            raise TypeMismatch(f"role.pause: clocks is {self.clocks.type}, expected i32")
+        return ()
+
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        """Nothing changes."""
+        return ()
 
 
 class DrawTile(Op, opcode="role.draw_tile", levels=LOWER, effect=Effect.SYNC):

@@ -19,9 +19,9 @@ template <> TDSL_FN u32 fma_pair<f16>(u32 a, u32 b, u32 c) {
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
-constexpr u32 twice_u16(u32 x) { return x | x << 16; }
+TDSL_FN constexpr u32 twice_u16(u32 x) { return x | x << 16; }
 // The bits of a whole number of at most 8 (bf16) or 11 (f16) significant bits, times 2 to the power -DOWN.
-template <int MANTISSA, int BIAS> constexpr u32 small_bits(int x, int down = 0) {
+template <int MANTISSA, int BIAS> TDSL_FN constexpr u32 small_bits(int x, int down = 0) {
   if (x == 0) return 0;
   const u32 sign = x < 0 ? 0x8000u : 0u;
   u32 m = x < 0 ? -x : x;

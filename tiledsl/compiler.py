@@ -33,6 +33,7 @@ from tiledsl.errors import InternalError
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
 from tiledsl.errors import TileError
+from tiledsl.ir.analysis.constants import trip_count
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.debug import Assert
@@ -60,6 +61,9 @@ from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
 from tiledsl.ws.single_role import SinglePlan
 
+SHORT_TRIPS = 4
+"""Iterations of a loop that roles do not pay for, where threads can copy all that it loads."""
+
 
 def modules(request: Request) -> Iterator[Kernel]:
     """Kernels for a request, best first; the last one is the single-role kernel.
@@ -76,7 +80,7 @@ def modules(request: Request) -> Iterator[Kernel]:
     if not specialised or (ranking.flow_first and not request.overrides.structural):
         sources += _flows(request, ranking, plain)
     if specialised:
-        sources.append(planned_kernels(request, ranking, failures))
+        sources += _planned(request, ranking, plain, failures)
     for source in sources:
         try:
             for made in source:
@@ -106,10 +110,36 @@ def _flows(
 ) -> list[Iterator[Kernel]]:
     """Kernels of a flow, unless threads are to copy what it loads."""
     if plain is not None and not request.overrides.structural:
-        by_threads = Declined("warp_specialize", "threads copy what the loop loads", plain[2].loc)
-        ranking.declined[:] = [by_threads]
+        ranking.declined[:] = [_by_threads(plain[2])]
         return []
     return [flow_kernels(request, flow_graph(request, ranking), ranking.declined)]
+
+
+def _planned(
+    request: Request,
+    ranking: Ranking,
+    plain: tuple[Request, TileGraph, For] | None,
+    failures: list[str],
+) -> list[Iterator[Kernel]]:
+    """Kernels of the ranked plans, unless threads are to copy what a short loop loads."""
+    if plain is not None and _is_short(request, plain[2]):
+        ranking.declined[:] = [_by_threads(plain[2])]
+        return []
+    return [planned_kernels(request, ranking, failures)]
+
+
+def _by_threads(loop: For) -> Declined:
+    return Declined("warp_specialize", "threads copy what the loop loads", loop.loc)
+
+
+def _is_short(request: Request, loop: For) -> bool:
+    """Whether threads copy what a loop of few iterations loads.
+
+    A load role stays ahead of it by whole programs, but one consumer of a CTA on an SM waits for
+    each of its products and stores; several CTAs that come and go do so beside each other.
+    """
+    trips = trip_count(loop)
+    return trips is not None and trips <= SHORT_TRIPS and not request.overrides.structural
 
 
 def check_honoured(request: Request, declined: list[Declined], failures: list[str]) -> None:

@@ -13,6 +13,7 @@ from tiledsl.compiled import Request
 from tiledsl.compiled import dump
 from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.constants import trip_count
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
@@ -27,9 +28,15 @@ from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
 from tiledsl.ws.fuse import fuse_elementwise
+from tiledsl.ws.likely_trips import FACT
+from tiledsl.ws.likely_trips import Launched
+from tiledsl.ws.likely_trips import likely_trips
+from tiledsl.ws.live_registers import blocks_of_tiles
+from tiledsl.ws.live_registers import live_registers
 from tiledsl.ws.pair_maps import pair_maps
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.single_graph import lower_single
+from tiledsl.ws.single_layout import copied_loops
 from tiledsl.ws.single_layout import copies_suffice
 from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_layout import space_of
@@ -39,6 +46,8 @@ from tiledsl.ws.stay import obstacle_to_staying
 from tiledsl.ws.turned_rows import turn_rows
 
 MATRIX_RANK, GROUP_WARPS = 2, 4
+SHORT_TRIPS = 8
+"""Iterations of a loop in which a program mostly waits for its first copies."""
 
 
 def pointer_form(given: Request, request: Request) -> tuple[Request, TileGraph, For] | None:
@@ -158,6 +167,17 @@ def single(
         return _single(request, graph, declined, replace(limits, roomy=False), most_slots)
 
 
+def _waits_for_copies(graph: TileGraph) -> bool:
+    """Whether programs spend their time with copies: those of loops of few iterations.
+
+    Loads through registers need more of them than their tiles take, and in long loops what is
+    computed on the way to a product goes faster with more.
+    """
+    loops = copied_loops(graph)
+    trips = [trip_count(loop) or likely_trips(graph, loop) for loop in loops]
+    return bool(loops) and all(0 < n <= SHORT_TRIPS for n in trips)
+
+
 def _single(
     request: Request,
     graph: TileGraph,
@@ -166,6 +186,7 @@ def _single(
     most_slots: int | None,
 ) -> Kernel:
     grid = request.launch.grid(graph.constants) if limits.blocks > 1 else ()
+    graph.facts[FACT] = Launched(request.launch.args, request.launch.grid(graph.constants))
     out, role, notes, plan = single_layout(
         graph, request.num_warps, request.target, clusters=request.overrides.cluster != 1,
         asked=most_slots or request.overrides.num_stages, grid=grid,
@@ -184,7 +205,12 @@ def _single(
         why = obstacle_to_staying(graph)
         notes = [*notes, f"CTAs do not stay for the next program: {why}"]
     dump(request, out, "31_fused")
+    live = live_registers(role.body) if _waits_for_copies(out) else 0
     smem = lower_single(out, plan, request.target)
+    if live:
+        grid = request.launch.grid(graph.constants)
+        blocks = blocks_of_tiles(plan.num_warps, live, smem.end_bytes, grid, request.target)
+        plan = plan.crowded(min(blocks, limits.blocks))
     dump(request, out, "32_machine")
     out.facts = {
         "views": out.facts.get("views", ()),

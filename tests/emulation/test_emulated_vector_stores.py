@@ -10,11 +10,17 @@ import torch
 
 import tiledsl as triton
 import tiledsl.language as tl
+from tests.emulation.harness import replaced
+from tests.emulation.test_emulated_rings import execute
 from tests.ring_kernels import copied_kernel
 from tests.ring_kernels import gathered_args
+from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import gathered_want
 from tests.ring_kernels import ring_kernel
 from tests.ring_kernels import seeded
 from tiledsl import emulate
+from tiledsl.codegen.module import KernelModule
+from tiledsl.emulate.errors import EmulationFault
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import mma_accumulator
 from tiledsl.ir.warp_rows import warp_rows
@@ -44,13 +50,14 @@ def run(
     *,
     pad: int = 0,
     dtype: torch.dtype,
+    out: torch.dtype | None = None,
     **options: Any,
 ) -> str:
     """Runs the kernel; returns its text."""
     M, K = tile[0] + 40, 2 * tile[2]
     a, rows = gathered_args(M, 8, K, tile)[:2]
     a, b = a.to(dtype), seeded(K, N, dtype=dtype, seed=1)
-    c = torch.full((len(a), N + pad), 7.0).to(dtype)
+    c = torch.full((len(a), N + pad), 7.0).to(out or dtype)
     args = [a, rows, b, c, M, N, K, N + pad, *tile]
     made, runtime = make(scattered, args, grid=(2, -(-N // tile[1]), 1), **options)
     arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
@@ -86,6 +93,33 @@ def test_rings(num_warps: int) -> None:
     assert "rows_in_warp<" in text
 
 
+@pytest.mark.parametrize("N", [256, 128, 64, 32, 16])
+def test_floats(N: int) -> None:
+    """Rows of sums as they are: lines of 128 bytes, 64 of narrow tiles."""
+    tile = (64, N, 32)
+    text = run(ring_kernel, tile, N, dtype=torch.bfloat16, out=torch.float32, num_stages=3)
+    assert f"rows_in_warp<{N // 2}, {min(8, N // 4)}>" in text
+    assert "store_lanes<" in text
+
+
+def test_rows_lie_where_rings_were() -> None:
+    """Each warp writes them when all have met behind the loop: others may still read the last slot."""
+    args = gathered_args(64, 256, 96, (64, 256, 32))
+    args[3] = args[3].float()
+    made, runtime = ring_kernel(gathered_matmul, args, num_stages=2, num_warps=8)
+    assert "const u32 scratch_1 = smem_base + 0;" in made.module.source
+    end = "(?m)cp_async_wait<0>\\(\\);\n *block_sync\\(\\);"
+
+    def all_seeds(module: KernelModule) -> None:
+        for seed in range(8):
+            execute(module, runtime, (1, 1), seed)
+            torch.testing.assert_close(args[3], gathered_want(args), rtol=2e-2, atol=2e-2)
+
+    all_seeds(made.module)
+    with pytest.raises((EmulationFault, AssertionError)):
+        all_seeds(replaced(made.module, end, "cp_async_wait<0>();"))
+
+
 def test_rows_that_are_aligned_to_less() -> None:
     """Vectors of 8 bytes, and such as the mask cuts."""
     run(copied_kernel, (64, 64, 32), 64, pad=4, dtype=torch.float16)
@@ -103,15 +137,17 @@ def places(layout: Layout) -> list[set[tuple[int, ...]]]:
     [((64, 16), 1, 0), ((128, 128), 1, 0), ((128, 96), 2, 0), ((64, 256), 2, 1), ((192, 80), 3, 0)],
     ids=str,
 )
-def test_warps_keep_their_rows(shape: tuple[int, int], groups: int, split: int) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_warps_keep_their_rows(shape: tuple[int, int], groups: int, split: int, size: int) -> None:
     acc = mma_accumulator(*shape, groups, split=split)
-    made = warp_rows(acc)
+    made = warp_rows(acc, size)
     assert made is not None
     assert places(made.layout) == places(acc)
-    assert (np.diff(made.layout.coords()[:, :, :8, 1], axis=2) == 1).all()
+    assert (np.diff(made.layout.coords()[:, :, : 16 // size, 1], axis=2) == 1).all()
 
 
 def test_what_has_no_rows() -> None:
-    assert warp_rows(mma_accumulator(64, 8)) is None
-    assert warp_rows(mma_accumulator(64, 24)) is None
-    assert warp_rows(mma_accumulator(64, 64).transpose((1, 0))) is None
+    assert warp_rows(mma_accumulator(64, 8), 2) is None
+    assert warp_rows(mma_accumulator(64, 24), 2) is None
+    assert warp_rows(mma_accumulator(64, 64).transpose((1, 0)), 2) is None
+    assert warp_rows(mma_accumulator(64, 64), 1) is None

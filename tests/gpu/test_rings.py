@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.emulation.test_emulated_short_loops import check as check_chunk
+from tests.emulation.test_emulated_short_loops import chunk
+from tests.emulation.test_emulated_short_loops import chunk_args
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import gathered_want
@@ -41,6 +44,17 @@ def test_few_trips(K: int, pad: int) -> None:
     args = gathered_args(130, 64, K, (64, 64, 64), device="cuda", dtype=torch.float16, pad=pad)
     gathered_matmul[(3, 1)](*args)
     close(args[3], gathered_want(args))
+
+
+@pytest.mark.parametrize("K", [32, 64, 72, 96, 128, 256], ids=str)
+@pytest.mark.parametrize("num_stages", [None, 2, 3], ids=str)
+def test_short_loops(K: int, num_stages: int | None) -> None:
+    """All copies start before the loop; products are stored as rows of floats."""
+    made = chunk_args(1000, K, 64)
+    args = [a.cuda() if isinstance(a, torch.Tensor) else a for a in made]
+    options = {} if num_stages is None else {"num_stages": num_stages}
+    chunk[(16,)](*args, num_warps=4, warp_specialize=False, **options)
+    check_chunk([a.cpu() if isinstance(a, torch.Tensor) else a for a in args])
 
 
 @pytest.mark.parametrize("num_warps", [4, 8])

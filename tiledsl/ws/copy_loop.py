@@ -9,6 +9,9 @@ iteration are masked off.
 A proxy fence waits for all copies of its thread. Where an iteration has one, since threads write an
 operand of a dot, copies start behind it, at the end of the iteration: into the slot that this one
 has read, so that they come as many iterations ahead as there are slots.
+
+A loop of no more iterations than slots copies all of them before it starts; its iterations have
+empty groups, and it is unrolled.
 """
 
 from __future__ import annotations
@@ -123,6 +126,7 @@ class CopyLoop:
     over the end of an iteration, or None. groups: warpgroups of the role. late: whether copies
     start at the end of an iteration. is_fenced: whether it has a fence before its first product, or
     needs none. by_warps: the dot that warps compute, which read the slots themselves, or None.
+    is_whole: whether all copies start before the loop.
     """
 
     loop: For
@@ -136,11 +140,12 @@ class CopyLoop:
     late: bool = False
     is_fenced: bool = False
     by_warps: mma.Dot | None = None
+    is_whole: bool = False
 
     @property
     def ahead(self) -> int:
         """Iterations between a copy and its use: a product in flight still reads one slot."""
-        if self.late:
+        if self.late or self.is_whole:
             return self.depth
         return self.depth - (1 if self.dot is None else 2)
 
@@ -158,7 +163,9 @@ class CopyLoop:
             )
         at = self.loop.loc.short if self.loop.loc else "?"
         line = f"{at}: copies {self.ahead} iterations ahead"
-        if self.late:
+        if self.is_whole:
+            line = f"{at}: copies of all {self.ahead} iterations before the first one"
+        elif self.late:
             line += ", at the end of one"
         if self.indexes:
             line += ", the indexes in their addresses one more"
@@ -201,9 +208,12 @@ class _Rewrite:
                 self.own(b, value)
         room = b.value(ew.Sub(wide(b, old.upper), wide(b, old.lower)))
         ready = self.prologue(b, room)
+        unroll = old.unroll
+        if self.plan.is_whole:
+            ready, unroll = Ahead((), ()), 0
         init = (*old.init, b.value(ew.Constant(0, int32)), *ready.values)
         new = For(
-            old.lower, old.upper, old.step, init, old.unroll,
+            old.lower, old.upper, old.step, init, unroll,
             old.unmasked_from, old.unmasked_until, body=Region(), loc=old.loc,
         )  # fmt: skip
         iv = new.body.add_arg(old.iv.type, old.iv.name)
@@ -253,7 +263,10 @@ class _Rewrite:
         exists = b.value(ew.Compare("lt", old.lower, old.upper))
         first = Ahead(start, self.load_indexes(b, old.lower, start, exists))
         bounds = [b.value(ew.Constant(n, self.iv_dtype)) for n in (0, plan.ahead, 1)]
-        loop = For(bounds[0], bounds[1], bounds[2], first.values, body=Region(), loc=old.loc)
+        unroll = 0 if plan.is_whole else 1
+        loop = For(
+            bounds[0], bounds[1], bounds[2], first.values, unroll, body=Region(), loc=old.loc
+        )
         at = loop.body.add_arg(old.iv.type, "ahead")
         ready = self.split([loop.body.add_arg(v.type, v.name) for v in first.values])
         b.add(loop)
@@ -345,14 +358,7 @@ class _Rewrite:
         ]
         product = self.issue(b, carried, slots) if plan.dot is not None else None
         first = len(new.body.ops)
-        if plan.late:
-            b.add(barrier.CtaSync())
-        ahead = b.value(ew.Constant(plan.ahead, self.iv_dtype))
-        then = b.value(ew.Add(iv, b.value(ew.Mul(ahead, old.step))))
-        distance = b.value(ew.Mul(wide(b, ahead), wide(b, old.step)))
-        left = b.value(ew.Sub(wide(b, old.upper), wide(b, iv)))
-        target = slot if plan.late else self.turned(b, slot, plan.ahead)
-        ready = self.copy(b, then, b.value(ew.Sub(left, distance)), ready, target)
+        ready = self.copy_later(b, iv, ready, slot)
         copies = new.body.ops[first:] if plan.late else []
         if product is not None:
             b.add(mma.Wait((), pending=1))
@@ -372,6 +378,21 @@ class _Rewrite:
             self.read(c.load, at)
         end = Yield((*self.end.values, following, *ready.values), loc=self.end.loc)
         self.graph.replace_op(self.end, end)
+
+    def copy_later(self, b: Builder, iv: Value, ready: Ahead, slot: Value) -> Ahead:
+        """The group of copies that starts in an iteration; what those of the next one take."""
+        plan, old = self.plan, self.old
+        if plan.is_whole:
+            b.add(CopyCommit())
+            return ready
+        if plan.late:
+            b.add(barrier.CtaSync())
+        ahead = b.value(ew.Constant(plan.ahead, self.iv_dtype))
+        then = b.value(ew.Add(iv, b.value(ew.Mul(ahead, old.step))))
+        distance = b.value(ew.Mul(wide(b, ahead), wide(b, old.step)))
+        left = b.value(ew.Sub(wide(b, old.upper), wide(b, iv)))
+        target = slot if plan.late else self.turned(b, slot, plan.ahead)
+        return self.copy(b, then, b.value(ew.Sub(left, distance)), ready, target)
 
     def turned(self, b: Builder, slot: Value, steps: int) -> Value:
         """The slot so many after another one."""
@@ -415,8 +436,9 @@ class _Rewrite:
         for use in self.graph.users(load.result):
             if isinstance(use.op, tile.Transpose):
                 turned = use.op
-                view = b.value(smem.View(slot, turned.order))
-                self.graph.replace_uses(turned.result, b.value(self.part(view, turned.result)))
+                if self.graph.has_uses(turned.result):
+                    view = b.value(smem.View(slot, turned.order))
+                    self.graph.replace_uses(turned.result, b.value(self.part(view, turned.result)))
                 self.graph.erase(turned)
         if self.graph.has_uses(load.result):
             self.graph.replace_uses(load.result, b.value(self.part(slot, load.result)))

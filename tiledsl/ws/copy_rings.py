@@ -34,7 +34,9 @@ from tiledsl.ws.copy_loop import dot_uses
 from tiledsl.ws.copy_loop import writes_operands
 from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.likely_trips import likely_trips
 from tiledsl.ws.load_ahead import counts_up
+from tiledsl.ws.loads_before import load_before
 from tiledsl.ws.ring_loads import RingLimits
 from tiledsl.ws.ring_loads import TileLoad
 from tiledsl.ws.ring_loads import needed_ops
@@ -67,13 +69,12 @@ def copy_rings(graph: TileGraph, region: Region, limits: RingLimits) -> list[str
             )
             continue
         facts = axis_facts(region, graph.facts.get("divisors", {}))
-        trips = trip_count(loop)
-        # More slots than iterations would stay empty.
-        depth = limits.depth if trips is None else max(2, min(limits.depth, trips))
-        made, why = _decide(graph, loop, loads, facts, replace(limits, depth=depth))
+        made, why = _decide(graph, loop, loads, facts, limits)
         notes += why
         if made is not None:
             notes += made.describe()
+            if made.is_whole:
+                notes += load_before(graph, loop)
             made.rewrite(graph)
         else:
             notes += _in_place(graph, loop, loads, facts, limits)
@@ -141,16 +142,27 @@ def _decide(
         return None, [*notes, f"{_place(loop)}: what the loop loads {NOT_COPIED}: {problem}"]
     if by_warps is not None and not any(c.is_direct for c in found):
         by_warps = None
-    deep = limits.depth >= FLIGHT_SLOTS
-    dot = _dot_in_flight(graph, loop, found, limits) if deep else None
+    trips = trip_count(loop) or 0
+    dot = _dot_in_flight(graph, loop, found, limits)
+    likely = likely_trips(graph, loop) if dot is not None and not trips else 0
+    # Copies that start at the end of an iteration have a slot for each of so few.
+    is_short = 0 < likely <= max(2, limits.depth - 1)
+    deep = limits.depth >= FLIGHT_SLOTS or 0 < trips <= limits.depth
+    dot = dot if deep and not is_short else None
     direct = {c.load.result for c in found if c.is_direct}
     writes = writes_operands(loop, direct) if by_warps is None else []
-    late = dot is None and any(writes)
+    late = dot is None and (any(writes) or is_short)
     # A late copy goes to the slot that was just read, so that one slot less suffices.
     depth = max(2, limits.depth - 1) if late else limits.depth
+    if is_short:
+        depth = max(2, likely)
+    is_whole = 0 < trips <= depth
+    if is_whole:  # more slots than iterations would stay empty
+        depth, late = trips, False
     plan = CopyLoop(
         loop, tuple(found), ops, used, state, depth, dot, limits.groups,
-        late=late, is_fenced=by_warps is not None or (late and writes[0]), by_warps=by_warps,
+        late=late, is_fenced=by_warps is not None or (late and any(writes[:1])), by_warps=by_warps,
+        is_whole=is_whole,
     )  # fmt: skip
     return plan, notes
 

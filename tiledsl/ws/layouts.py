@@ -492,14 +492,32 @@ def _size(v: Value) -> int:
 
 
 def _split_sources(graph: TileGraph, region: Region) -> None:
-    """One source per use: each use may want its own layout, and making one anew costs nothing."""
+    """One source per use: each use may want its own layout, and making one anew costs nothing.
+
+    What a dot behind a loop starts from is made in front of it: from there on it takes registers.
+    """
     for op in list(region.walk()):
         if not isinstance(op, tile.Arange | tile.Splat):
             continue
-        for use in graph.users(op.result)[1:]:
+        uses = graph.users(op.result)
+        for use in uses:
+            starts = isinstance(use.op, mma.Dot) and use.op.acc is op.result
+            starts = starts and _passes_loop(op, use.op)
+            if use is uses[0] and not starts:
+                continue
             copy = op.rebuild({})
-            graph.insert_after(op, copy)
+            graph.insert_before(use.op, copy) if starts else graph.insert_after(op, copy)
             graph.set_operand(use.op, use.index, copy.results[0])
+        if not graph.has_uses(op.result):
+            graph.erase(op)
+
+
+def _passes_loop(made: Op, user: Op) -> bool:
+    """Whether a loop stands between two ops of one region."""
+    if made.parent is not user.parent or made.parent is None:
+        return False
+    ops = made.parent.ops
+    return any(op.is_loop for op in ops[ops.index(made) : ops.index(user)])
 
 
 def _convert(graph: TileGraph, ops: list[Op]) -> list[str]:

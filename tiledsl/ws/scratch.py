@@ -23,6 +23,7 @@ from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.budget import SmemPlan
+from tiledsl.ws.scratch_in_rings import behind_rings
 
 ALIGN_BYTES = 128
 POOL_ALIGN_BYTES = 1024
@@ -34,13 +35,20 @@ to OWN_BYTES for all of them; the others share one buffer.
 
 
 def assign_scratch(
-    graph: TileGraph, role: Role, plan: SmemPlan, top: Builder, barrier: int = 0
+    graph: TileGraph,
+    role: Role,
+    plan: SmemPlan,
+    top: Builder,
+    barrier: int = 0,
+    rings: tuple[int, int] = (0, 0),
 ) -> None:
     """Gives every op of a role that asks for it its shared memory.
 
     top: where buffers are made. barrier: the first named barrier of the role's instances, 0 where
-    the role is the whole CTA.
+    the role is the whole CTA. rings: start and end of memory that is free behind all loops.
     """
+    for op in _in_rings(role, *rings):
+        _assign(graph, role, op, top, rings[0], barrier, guarded=False)
     small, large = _parted(role)
     guarded = [
         _may_run_again(graph, op) and _is_alone(op, small) and getattr(op, "barriers", None) is None
@@ -85,9 +93,19 @@ def refuse_cooperation(role: Role) -> None:
             raise ScheduleError(f"the addresses of loads depend on a {name} of a tile", op.loc)
 
 
-def scratch_bytes(role: Role) -> int:
-    """Bytes that `assign_scratch` will take for a role, alignment included."""
-    small, large = _parted(role)
+def _in_rings(role: Role, start: int, end: int) -> list[Op]:
+    """Ops for which the memory of rings has room when these are not used any more."""
+    fitting = behind_rings(role, end) if end > start and role.instances == 1 else []
+    return [op for op in fitting if 0 < padded_bytes(op) <= end - start]
+
+
+def scratch_bytes(role: Role, ring_bytes: int = 0) -> int:
+    """Bytes that `assign_scratch` will take for a role, alignment included.
+
+    ring_bytes: of memory that is free behind all loops.
+    """
+    free = set(_in_rings(role, 0, ring_bytes))
+    small, large = ([op for op in ops if op not in free] for ops in _parted(role))
     shared = max(map(padded_bytes, large), default=0)
     slack = POOL_ALIGN_BYTES if small or large else 0
     return role.instances * (sum(map(padded_bytes, small)) + shared) + slack
@@ -98,7 +116,7 @@ def _parted(role: Role) -> tuple[list[Op], list[Op]]:
 
     What has no barriers does not share.
     """
-    wanting = [op for op in role.body.walk() if requested_bytes(op)]
+    wanting = [op for op in role.body.walk() if requested_bytes(op) and not _has_scratch(op)]
     own = set(filter(_has_no_barrier, wanting))
     left = OWN_BYTES // role.instances
     for op in sorted((op for op in wanting if op not in own), key=requested_bytes):
@@ -134,6 +152,10 @@ def _is_alone(op: Op, wanting: list[Op]) -> bool:
         other is not op and other.parent is op.parent and not _has_no_barrier(other)
         for other in wanting
     )
+
+
+def _has_scratch(op: Op) -> bool:
+    return getattr(op, "scratch", None) is not None
 
 
 def _has_no_barrier(op: Op) -> bool:

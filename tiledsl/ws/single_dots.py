@@ -36,6 +36,7 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.ir.ops.tile_moves import Stack
 from tiledsl.ir.ops.tile_moves import Unstack
+from tiledsl.ir.passes.fold_sums import is_zero
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
@@ -82,6 +83,9 @@ def _unbatch(graph: TileGraph, op: mma.Dot) -> None:
     whole = b.value(Stack(tuple(products)), op.result.name)
     graph.replace_uses(op.result, whole)
     graph.erase(op)
+
+
+_PRODUCTS = (mma.Dot, mma.Issue)
 
 
 class DotLowering:
@@ -139,13 +143,28 @@ class DotLowering:
         elif dtype.name == "f32":
             result = self.in_tf32(b, op)
         else:
-            result = self.multiply(b, op, [self.staged(b, op)], op.acc, None)
+            result = self.multiply(b, op, [self.staged(b, op)], *self.start(b, op))
         self.graph.replace_uses(op.result, result)
-        reads = [v.defining_op for v in (op.a, op.b)]
+        sources = [v.defining_op for v in (op.a, op.b, op.acc)]
         self.graph.erase(op)
-        for read in dict.fromkeys(reads):
-            if isinstance(read, smem.Read) and not self.graph.has_uses(read.result):
-                self.graph.erase(read)
+        for made in dict.fromkeys(sources):
+            if isinstance(made, smem.Read | tile.Splat | tile.Map) and self.is_unused(made):
+                self.graph.erase(made)
+
+    def is_unused(self, op: Op) -> bool:
+        """Whether nothing reads what an op makes."""
+        return not any(self.graph.has_uses(r) for r in op.results)
+
+    def start(self, b: Builder, op: mma.Dot) -> tuple[Value, Value | None]:
+        """What products are added to, and whether: not where that is zero, made just before."""
+        return self.nothing(b, op) if _starts_anew(op) else (op.acc, None)
+
+    def nothing(self, b: Builder, op: mma.Dot) -> tuple[Value, Value]:
+        """An accumulator that holds nothing yet, and that it is not to be added to."""
+        type_ = operand_tile(op.acc)
+        fresh = b.value(tile.Undef(type_.shape, type_.dtype), op.result.name)
+        fresh.type = type_
+        return fresh, b.value(Constant(0, int1))
 
     def in_tf32(self, b: Builder, op: mma.Dot) -> Value:
         """One product of rounded operands, or three whose sum is as accurate as f32."""
@@ -160,12 +179,11 @@ class DotLowering:
         pairs = [(left[0], right[0])]
         if len(parts) > 1:  # small products first
             pairs = [(left[1], right[0]), (left[0], right[1]), *pairs]
-        return self.multiply(b, op, pairs, op.acc, None)
+        return self.multiply(b, op, pairs, *self.start(b, op))
 
     def promoted(self, b: Builder, op: mma.Dot) -> Value:
         """Partial sums over `promote` elements of K are added in f32."""
         K, acc = operand_tile(op.a).shape[1], op.acc
-        acc_type = operand_tile(op.acc)
         ring = [self.ring_side(op, value, side) for side, value in enumerate((op.a, op.b))]
         for first in range(0, K, op.promote):
             count = min(op.promote, K - first)
@@ -173,9 +191,7 @@ class DotLowering:
                 pair = (ring[0], ring[1])
             else:
                 pair = self.staged(b, op, first=first, count=count)
-            fresh = b.value(tile.Undef(acc_type.shape, acc_type.dtype), "partial")
-            fresh.type = acc_type
-            never = b.value(Constant(0, int1))
+            fresh, never = self.nothing(b, op)
             step = self.target.mma_K(operand_tile(op.a).dtype)
             part_of_K = (first, -(-count // step) * step) if in_ring(pair[0]) else (0, 0)
             part = self.multiply(b, op, [pair], fresh, never, part_of_K)
@@ -193,6 +209,7 @@ class DotLowering:
     ) -> Value:
         """The products of staged operands, added to `acc` in order; complete on return.
 
+        keep: whether the first one is added, if that is not sure.
         part_of_K: first element and count, all of K when these are 0.
         """
         shape = shape_of_dot(op, self.groups)
@@ -212,7 +229,7 @@ class DotLowering:
             )  # fmt: skip
             b.add(issue)
             issue.result.type = acc.type
-            acc = issue.result
+            acc, keep = issue.result, None
         b.add(mma.Commit())
         wait = mma.Wait((acc,), pending=0, names=(name,))
         b.add(wait)
@@ -355,8 +372,8 @@ class DotLowering:
             is_kept = keeps and outer_loop(op, value) is not None
             sizes[memory, side, value.id if is_kept else 0] = memory.bytes * forms
         placed = max((b.offset_bytes + b.slots * b.type_.bytes for b in buffers), default=0)
-        placed += shared_ring_bytes(self.graph)
-        return placed + sum(sizes.values()) + scratch_bytes(self.role)
+        rings = shared_ring_bytes(self.graph)
+        return placed + rings + sum(sizes.values()) + scratch_bytes(self.role, rings)
 
     def operands(self) -> Iterator[tuple[mma.Dot, int, Value, SmemType, int]]:
         """Of all dots what may be staged: dot, side, value, memory, and how many forms of it."""
@@ -465,6 +482,16 @@ class DotLowering:
         follows = (tuple(range(type_.rank)),) * len(inputs)
         new = tile.Map(inputs, type_.shape, type_.layout, follows, (type_.dtype,), body=body)
         return b.value(new, name)
+
+
+def _starts_anew(dot: mma.Dot) -> bool:
+    """Whether a dot is added to zero that is made for it, with no loop or other dot between."""
+    made = dot.acc.defining_op
+    if made is None or made.parent is not dot.parent or made.parent is None:
+        return False
+    ops = made.parent.ops
+    between = ops[ops.index(made) : ops.index(dot)]
+    return is_zero(dot.acc) and not any(op.is_loop or isinstance(op, _PRODUCTS) for op in between)
 
 
 def drop_double_syncs(graph: TileGraph, region: Region) -> None:

@@ -20,6 +20,7 @@ from tiledsl.ws.async_exchange import exchange_on_mbarriers
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.expand_dots import expand_dots
 from tiledsl.ws.first_loads import start_early
+from tiledsl.ws.likely_trips import FACT
 from tiledsl.ws.load_ahead_of_dots import sink_loads
 from tiledsl.ws.memory_order import order_lanes
 from tiledsl.ws.memory_order import order_memory
@@ -38,7 +39,7 @@ from tiledsl.ws.stay import staying_loop
 
 def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     """The program as one role."""
-    facts = {name: graph.facts[name] for name in ("divisors", "views") if name in graph.facts}
+    facts = {name: graph.facts[name] for name in ("divisors", "views", FACT) if name in graph.facts}
     out = TileGraph(
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )
@@ -85,7 +86,7 @@ class Lowering:
             message_on_mbarrier(self.graph, role, self.smem, self.top)
             if role.num_ctas > 1:
                 exchange_on_mbarriers(self.graph, role, self.smem, self.top)
-            assign_scratch(self.graph, role, self.smem, self.top)
+            assign_scratch(self.graph, role, self.smem, self.top, rings=rings)
             if role.num_ctas > 1:
                 self.start_cluster(role)
             if self.plan.pdl and role.body.ops:

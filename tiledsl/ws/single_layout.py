@@ -17,9 +17,9 @@ from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory_rows import StoreRows
 from tiledsl.ir.ops.memory_rows import StoreSectors
-from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem_ring import Ring
+from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.budget import SmemPlan
@@ -96,6 +96,8 @@ def laid_out(
         return _attempt(graph, plan, target, 0, room).laid_out(plan, note)
     slot_bytes = made.slot_bytes
     if not slot_bytes:
+        if made.ring_bytes and made.shared_bytes(target) > target.smem_bytes:
+            made = _attempt(graph, plan, target, 0, room)
         return made.laid_out(plan)
     lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
     rest = lowering.most_bytes() - made.ring_bytes
@@ -205,13 +207,19 @@ def copies_suffice(
     except ResourceError:
         return None, []
     notes = [line for line in notes if NOT_COPIED in line]
-    loops = [loop for loop in made.find(For) if any(isinstance(o, _DOTS) for o in loop.body.walk())]
-    for loop in loops:
-        ops = list(loop.body.walk())
-        loaded = any(isinstance(op, pointer.LoadLanes) and len(op.shape) > 1 for op in ops)
-        if loaded or not any(isinstance(op, CopyLanes) for op in ops):
-            return None, notes
+    loops = copied_loops(made)
     return (loops[0] if loops else None), notes
+
+
+def copied_loops(graph: TileGraph) -> list[For]:
+    """The loops with dots, where copies bring all tiles that they load, and some to each."""
+    bodies = [(loop, list(loop.body.walk())) for loop in graph.find(For)]
+    loops = [(loop, ops) for loop, ops in bodies if any(isinstance(o, _DOTS) for o in ops)]
+    for _, ops in loops:
+        loaded = any(isinstance(op, pointer.LoadLanes) and len(op.shape) > 1 for op in ops)
+        if loaded or not any(isinstance(op, RingSlot) for op in ops):
+            return []
+    return [loop for loop, _ in loops]
 
 
 @dataclass(frozen=True)
@@ -242,7 +250,7 @@ class _Attempt:
     @property
     def slot_bytes(self) -> int:
         """What one slot of the rings takes that are in use at the same time."""
-        groups = ring_groups(self.graph)
+        groups = [[r for r in group if r.depth > 1] for group in ring_groups(self.graph)]
         return max((sum(ring.type_.bytes for ring in group) for group in groups), default=0)
 
     def laid_out(self, plan: SinglePlan, note: str = "") -> LaidOut:

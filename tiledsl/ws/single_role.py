@@ -105,6 +105,8 @@ class Limits:
         )
         if self.wide and is_wide:
             return replace(self, wide=False)
+        if plan.is_crowded:
+            return replace(self, blocks=plan.min_blocks - 1)
         return replace(self, blocks=plan.min_blocks // 2)
 
 
@@ -120,6 +122,7 @@ class SinglePlan:
     may_grow: where more warps may hold what the registers of these do not.
     has_short_rows: warps have many rows each (ws/short_rows.py).
     is_sparse: the programs multiply, and there are no more of them than SMs.
+    is_crowded: as many CTAs share an SM as its shared memory and their tiles let.
     is_final: nothing else is left to try.
     """
 
@@ -132,6 +135,7 @@ class SinglePlan:
     may_grow: bool = field(default=False, compare=False)
     has_short_rows: bool = False
     is_sparse: bool = False
+    is_crowded: bool = field(default=False, compare=False)
     is_final: bool = field(default=False, compare=False)
 
     @property
@@ -151,6 +155,12 @@ class SinglePlan:
         if self.may_grow and (are_moved or spill_bytes > FEW_SPILLS_BYTES):
             return False
         return self.min_blocks == 1 or spill_bytes <= FEW_SPILLS_BYTES
+
+    def crowded(self, blocks: int) -> SinglePlan:
+        """The plan for so many CTAs on an SM, or more."""
+        if blocks <= self.min_blocks:
+            return self
+        return replace(self, min_blocks=blocks, is_crowded=True)
 
     def describe(self) -> str:
         cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""

@@ -15,7 +15,6 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import TileType
-from tiledsl.ir.warp_rows import ELEMENT_BYTES
 from tiledsl.ir.warp_rows import warp_rows
 from tiledsl.ws.access_layouts import access_cost
 from tiledsl.ws.free import VIEWS
@@ -23,9 +22,9 @@ from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_index
 from tiledsl.ws.links import links
 
-EXCHANGE_SECTORS = 1
-"""What an element costs that moves within its warp: less than `access_layouts.CONVERT_SECTORS`, for
-which all warps of a CTA meet.
+EXCHANGE_SECTORS = {2: 1.0, 4: 0.75}
+"""What an element of so many bytes costs that moves within its warp: less than
+`access_layouts.CONVERT_SECTORS`, for which all warps of a CTA meet.
 """
 
 
@@ -33,12 +32,10 @@ def row_layout(op: pointer.Store, facts: AxisFacts) -> Layout | None:
     """The layout of vectors in which a store costs less, exchange included, if there is one."""
     type_ = op.value.type
     assert isinstance(type_, TileType)
-    if type_.layout is None or type_.dtype.bytes != ELEMENT_BYTES:
+    made = warp_rows(type_.layout, type_.dtype.bytes) if type_.layout else None
+    if type_.layout is None or made is None:
         return None
-    made = warp_rows(type_.layout)
-    if made is None:
-        return None
-    exchange = EXCHANGE_SECTORS * type_.layout.num_regs
+    exchange = EXCHANGE_SECTORS[type_.dtype.bytes] * type_.layout.num_regs
     now, then = access_cost(op, type_.layout, facts), access_cost(op, made.layout, facts)
     return made.layout if now > then + exchange else None
 

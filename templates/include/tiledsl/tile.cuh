@@ -298,6 +298,29 @@ TDSL_FN void rows_in_warp(Packed<T, N>& to, const Packed<T, N>& from, u32 scratc
     }
   }
 }
+// The same of 32-bit elements: pairs of a row are written side by side.
+template <int BLOCK, int LANES, class T, int N>
+TDSL_FN void rows_in_warp(T (&to)[N], const T (&from)[N], u32 scratch, u32 lane) {
+  static_assert(sizeof(T) == 4 && BLOCK % (2 * LANES) == 0, "32-bit elements, whole rows of vectors");
+  const u32 put = scratch + lane / 4 * 128 + lane % 2 * 8, chunk = (lane % 4 / 2 ^ lane / 4 % 4 * 2) << 4;
+#pragma unroll
+  for (int r = 0; r < N; r += 2 * LANES) {
+    warp_sync();
+#pragma unroll
+    for (int c = 0; c < LANES / 2; ++c) {
+      const T* const v = from + r + 4 * c;
+      st_shared_v2<T>(put + (chunk ^ c * 32), v[0], v[1]);
+      st_shared_v2<T>(put + 1024 + (chunk ^ c * 32), v[2], v[3]);
+    }
+    warp_sync();
+#pragma unroll
+    for (int j = 0; j < LANES / 2; ++j) {
+      const u32 row = lane / LANES + j * (32 / LANES), at = (lane % LANES ^ row % 4 * 2) << 4;
+      T* const v = to + r + 4 * j;
+      ld_shared_v4<T>(scratch + row * 128 + at, v[0], v[1], v[2], v[3]);
+    }
+  }
+}
 // The reverse of write_rows for a whole tile. Warp, converged. ISA: ldmatrix, wgmma register fragments.
 template <int BLOCK, int COLS, int LINES, class T, int N>
 TDSL_FN void read_rows(u32 smem, Packed<T, N>& x, u32 row, u32 lane) {

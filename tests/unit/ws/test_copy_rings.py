@@ -19,7 +19,6 @@ from tests.ring_kernels import strided_matmul
 from tests.triton_style import matmuls
 from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
-from tiledsl.ir.warp_rows import WARP_BYTES
 
 
 def lines(made: Kernel) -> list[str]:
@@ -64,7 +63,7 @@ def test_as_deep_as_shared_memory_is() -> None:
     args = gathered_args(256, 256, 512, (128, 256, 64))
     made, _ = ring_kernel(gathered_matmul, args, num_stages=8)
     assert "rings of 8 slots: 4 fit, 49152 bytes each" in made.notes
-    assert made.smem.end_bytes == 4 * 49152 + 8 * WARP_BYTES
+    assert made.smem.end_bytes == 4 * 49152  # warps exchange rows where the rings were
 
 
 def test_two_ctas_of_an_sm() -> None:
@@ -73,7 +72,7 @@ def test_two_ctas_of_an_sm() -> None:
     for grid, slots in (((32, 32, 1), 4), ((11, 12, 1), 6)):
         made, _ = ring_kernel(gathered_matmul, args, grid=grid)
         assert made.plan.describe() == f"single role, 4 warps, stages {slots}"
-        assert made.smem.end_bytes == slots * 24576 + 4 * WARP_BYTES
+        assert made.smem.end_bytes == slots * 24576
 
 
 def test_rings_are_preferred_to_roles() -> None:

@@ -9,6 +9,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import tile
+from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.target import Target
@@ -88,4 +89,10 @@ def is_zero(value: Value) -> bool:
     op = value.defining_op
     if isinstance(op, tile.Splat | tile.Broadcast | ew.Cast):
         return is_zero(op.a)
+    if isinstance(op, tile.Map):  # what elementwise math became
+        end = op.body.terminator
+        assert isinstance(end, Yield)
+        made = end.values[op.results.index(value)]
+        is_input = made in op.body.args[: len(op.inputs)]
+        return not op.part and is_zero(op.inputs[made.index] if is_input else made)
     return isinstance(op, ew.Constant) and op.value == 0

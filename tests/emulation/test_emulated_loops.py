@@ -13,7 +13,7 @@ from tests.emulation.test_emulated_pointers import compiled
 from tiledsl import emulate
 from tiledsl.runtime.interop import numpy_view
 
-AHEAD = "loads of the next"
+AHEAD, AT_ONCE = "loads of the next", "iterations at once before the work of these"
 
 
 @tiledsl.jit
@@ -105,7 +105,7 @@ def test_indexes_of_a_gather_come_ahead() -> None:
     x, index = torch.rand(1000), torch.randint(0, 1000, (5, 64), dtype=torch.int32)
     y = torch.zeros(64)
     notes = emulated(gathered, [x, index, y, 5, 64])
-    assert any(AHEAD in note for note in notes)
+    assert any(AT_ONCE in note for note in notes)
     torch.testing.assert_close(y, x[index.long()].sum(0))
 
 
@@ -131,14 +131,14 @@ def moving_rows(x, w, y, n, stride, BLOCK: tl.constexpr):
     tl.store(y + at, total + most)
 
 
-@pytest.mark.parametrize("n", range(10))
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 15, 16, 17, 30])
 def test_groups_of_iterations(n: int) -> None:
-    """Small loads of four iterations come together; rows beyond the end hold NaN."""
+    """Small loads of eight iterations come together; rows beyond the end hold NaN."""
     torch.manual_seed(n)
-    x, w, y = torch.randn(10, 40), torch.randn(10), torch.full((32,), float("nan"))
+    x, w, y = torch.randn(31, 40), torch.randn(31), torch.full((32,), float("nan"))
     x[n:], w[n:] = float("nan"), float("nan")
     notes = emulated(moving_rows, [x, w, y, n, 40, 32], num_warps=1)
-    assert n == 1 or any(f"{AHEAD} " in note and " as many" in note for note in notes), notes
+    assert n == 1 or any(AT_ONCE in note for note in notes), notes
     most = w[:n].max() if n else torch.tensor(float("-inf"))
     torch.testing.assert_close(y, (x[:n, :32] * w[:n, None]).sum(0) + most)
 
@@ -163,3 +163,35 @@ def test_moved_pointers_in_steps(n: int) -> None:
     assert any("loads of the next iteration" in note for note in notes), notes
     padded = torch.cat([x[:n], torch.zeros(128 - n)])
     torch.testing.assert_close(y, padded.view(4, 32).sum(0))
+
+
+@tiledsl.jit
+def centred(x, y, n, BLOCK: tl.constexpr):
+    """Loop after loop over the parts of a row; the last part that there is, and how many."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    parts, begin = 0, -1
+    for k in range(0, n, BLOCK):
+        at = k + tl.arange(0, BLOCK)
+        total += tl.load(x + at, mask=at < n, other=0.0)
+        parts, begin = parts + 1, k
+    mean = tl.sum(total) / n
+    for k in range(0, n, BLOCK):
+        at = k + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at, mask=at < n) - mean, mask=at < n)
+    tl.store(y + 2048, parts)
+    tl.store(y + 2049, begin)
+
+
+@pytest.mark.parametrize("n", [0, 1, 100, 512, 513, 1024, 1500, 2048])
+@pytest.mark.parametrize("block", [128, 512], ids=["peeled", "alone"])
+def test_no_loads_in_the_last_iteration(n: int, block: int) -> None:
+    """It stands behind the loop, or alone where it is the only one; the end of the row holds NaN."""
+    torch.manual_seed(n)
+    x, y = torch.randn(2048), torch.full((2050,), float("nan"))
+    x[n:] = float("nan")
+    notes = emulated(centred, [x, y, n, block], num_warps=1)
+    assert any("loads of the next iteration" in note for note in notes), notes
+    torch.testing.assert_close(y[:n], x[:n] - x[:n].mean())
+    assert y[n:2048].isnan().all()
+    parts = -(-n // block)
+    assert y[2048:].tolist() == [parts, (parts - 1) * block if n else -1]

@@ -85,6 +85,7 @@ class Place:
     first_warpgroup, num_warpgroups: of the role. num_warps: of one instance of it, in the num_ctas
     CTAs of a cluster that run it together. dealt: these have its warps in turns, last ones first.
     name, is_single, copies: of a role: its name, whether one thread runs it, or all copy.
+    is_plain: whether the warps are all those of a CTA, and none of them issues a dot.
     """
 
     first_warpgroup: int
@@ -96,6 +97,7 @@ class Place:
     is_single: bool = False
     dealt: bool = False
     copies: bool = False
+    is_plain: bool = False
 
     @property
     def own_warp(self) -> str:
@@ -128,7 +130,8 @@ class Emission:
     segments: where tiles lie in shared memory that loops over registers read themselves.
     coordinates: of registers, what the thread and what the register contributes to them.
     notes: names that belong to an op whose region is being rendered.
-    build: how the kernel is built.  watch: of a debug build.
+    build: how the kernel is built.  watch: of a debug build.  has_many_products: of indexes and
+    strides; None before one is met.
     """
 
     def __init__(self, graph: TileGraph, target: Target) -> None:
@@ -152,6 +155,7 @@ class Emission:
         self.segments: dict[Value, str] = {}
         self.coordinates: dict[Value, Coordinate] = {}
         self.notes: dict[Op, tuple[str, str]] = {}
+        self.has_many_products: bool | None = None
         self._texts: dict[Value, Text] = {}
         self._names: dict[Value, str] = {}
         self._pending: list[str] = []

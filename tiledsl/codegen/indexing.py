@@ -90,17 +90,31 @@ def term_sum(variable: str, terms: Sequence[tuple[int, int, int]], count: int) -
     return " + ".join(parts)
 
 
-def thread_part(layout: Layout, dim: int, num_warps: int, *, own_group: bool = False) -> str:
+def thread_part(
+    layout: Layout, dim: int, num_warps: int, *, own_group: bool = False, joins: bool = False
+) -> str:
     """The part of a coordinate that lane and warp contribute; empty when zero.
 
-    own_group: leave out which warpgroup it is.
+    own_group: leave out which warpgroup it is. joins: whether the thread's number stands for both,
+    where lanes of one warp follow those of another: `threadIdx.x * 4`.
     """
-    lanes = term_sum("lane", layout.unit_terms(dim, Unit.LANE), LANES)
-    terms = layout.unit_terms(dim, Unit.WARP)
+    lanes = layout.unit_terms(dim, Unit.LANE)
+    warps = layout.unit_terms(dim, Unit.WARP)
     if own_group:
-        terms = tuple(t for t in terms if t[0] < 4)
-    warps = term_sum("warp", terms, max(num_warps, layout.num_warps))
-    return " + ".join(part for part in (lanes, warps) if part)
+        warps = tuple(t for t in warps if t[0] < 4)
+    count = max(num_warps, layout.num_warps)
+    both: tuple[tuple[int, int, int], ...] = ()
+    if joins and lanes and warps:
+        (stride, size, weight), (first, more, step) = lanes[-1], warps[0]
+        if stride * size == LANES and first == 1 and step == size * weight:
+            both = ((stride, size * more, weight),)
+            lanes, warps = lanes[:-1], warps[1:]
+    parts = (
+        term_sum("lane", lanes, LANES),
+        term_sum("threadIdx.x", both, LANES * count),
+        term_sum("warp", warps, count),
+    )
+    return " + ".join(part for part in parts if part)
 
 
 def register_part(layout: Layout, dim: int, variable: str = "i", *, multiple: int = 1) -> str:

@@ -52,6 +52,7 @@ _ASSIGN: Final = {
     "set.le.f32.f32": "{0} = {1} <= {2} ? 1.0f : 0.0f;",
     "max.f32": "{0} = fmaxf({1}, {2});",
     "min.f32": "{0} = fminf({1}, {2});",
+    "mul.wide.s32": "{0} = (long long)(int){1} * (int){2};",
     "fma.rn.f32": "{0} = __builtin_fmaf({1}, {2}, {3});",
     "setp.ne.b32": "{0} = {1} != {2};",
     "setp.eq.u32": "{0} = {1} == {2};",

@@ -1,9 +1,8 @@
 """Loads of a loop's next iteration before the work of this one.
 
 In a single role nothing else hides the time of a load. Where the addresses of the loads of a loop
-follow from its induction variable, the loop carries what was loaded: the loads stand at the top of
-the body, one iteration ahead, and those of the first iteration before the loop. A load beyond the
-end is masked off.
+follow from its induction variable, the loop carries what was loaded (ws/ahead_loops.py), or the
+loads of several iterations stand in front of their work (ws/load_groups.py).
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.ahead_loops import PEELED_BYTES
+from tiledsl.ws.ahead_loops import AheadLoop
+from tiledsl.ws.ahead_loops import may_repeat
 from tiledsl.ws.counted import count_scalars
 from tiledsl.ws.load_groups import group_iterations
 from tiledsl.ws.load_groups import iterations_at_once
@@ -36,8 +37,6 @@ from tiledsl.ws.slices import slice_of_iteration
 
 AHEAD_BYTES = 64
 """Bytes of a thread that may be on their way for the next iteration: 16 registers."""
-GROUP_BYTES = 16
-"""Bytes of a thread for which several iterations load together."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,21 @@ def load_ahead(
         if why:
             notes.append(f"{where}: no loads ahead of their iteration: {why}")
             continue
-        count = iterations_at_once(loop, _bytes_of_thread(found, num_threads), GROUP_BYTES)
+        num_bytes = _bytes_of_thread(found, num_threads)
+        count = iterations_at_once(loop, num_bytes)
         if count > 1:
-            loads = functools.partial(_loads_of, found)
-            group_iterations(graph, loop, [c.load.result for c in found], loads, count)
-            what = f"loads of the next {count} iterations before the work of as many"
+            loads = functools.partial(_loads, found)
+            group_iterations(graph, loop, [c.load for c in found], loads, count)
+            what = f"loads of {count} iterations at once before the work of these"
             notes.append(f"{where}: {what}")
             continue
-        carry_ahead(graph, loop, found)
+        repeats, ahead = may_repeat(loop), _ahead(graph, loop, found)
+        if not repeats:
+            ahead.mask()
+        elif num_bytes <= PEELED_BYTES:
+            ahead.peel()
+        else:
+            ahead.branch()
         notes.append(f"{where}: loads of the next iteration before the work of each")
     return notes
 
@@ -127,10 +133,8 @@ def _bytes_of_thread(found: list[Candidate], num_threads: int) -> int:
     return total
 
 
-def _loads_of(
-    found: list[Candidate], b: Builder, mapping: dict[Value, Value], inside: Value
-) -> list[Value]:
-    return _loads(b, found, mapping, inside)
+def _ahead(graph: TileGraph, loop: For, found: list[Candidate]) -> AheadLoop:
+    return AheadLoop(graph, loop, [c.load for c in found], functools.partial(_loads, found))
 
 
 def obstacle_to_order(loop: For, found: list[Candidate]) -> str:
@@ -158,68 +162,45 @@ def counts_up(step: Value) -> bool:
     return isinstance(op, program.NumPrograms)
 
 
-def carry_ahead(graph: TileGraph, old: For, found: list[Candidate]) -> None:
-    """Puts a loop that carries what was loaded in the place of `old`."""
-    parent = old.parent
-    assert parent is not None
-    before = Builder(graph, parent, parent.ops.index(old), old.loc)
-    first = before.value(ew.Compare("lt", old.lower, old.upper))
-    init = [*old.init, *_loads(before, found, {old.iv: old.lower}, first)]
-    new = For(
-        old.lower, old.upper, old.step, tuple(init), old.unroll,
-        old.unmasked_from, old.unmasked_until, body=Region(),
-    )  # fmt: skip
-    new.loc = old.loc
-    iv = new.body.add_arg(old.iv.type, old.iv.name)
-    names = [a.name for a in old.carried] + [c.load.result.name for c in found]
-    carried = [new.body.add_arg(v.type, n) for v, n in zip(init, names, strict=True)]
-    graph.insert_before(old, new)
-    for op in list(old.body.ops):
-        graph.move_to(op, new.body)
-    for a, fresh in zip((old.iv, *old.carried), (iv, *carried), strict=False):
-        graph.replace_uses(a, fresh)
-    top = Builder(graph, new.body, 0, old.loc)
-    following = top.value(ew.Add(iv, old.step))
-    inside = top.value(ew.Compare("lt", following, old.upper))
-    ahead = _loads(top, found, {iv: following}, inside)
-    for c, value in zip(found, carried[len(old.carried) :], strict=True):
-        graph.replace_uses(c.load.result, value)
-        graph.erase(c.load)
-    for op in reversed([op for op in new.body.ops if any(op in c.slice for c in found)]):
-        if not any(graph.has_uses(v) for v in op.results):
-            graph.erase(op)
-    end = new.body.terminator
-    assert isinstance(end, Yield)
-    graph.replace_op(end, Yield((*end.values, *ahead), loc=end.loc))
-    for a, r in zip(old.results, new.results, strict=False):
-        r.name = a.name
-        graph.replace_uses(a, r)
-    graph.erase(old)
+def carry_ahead(graph: TileGraph, loop: For, found: list[Candidate]) -> None:
+    """Puts a loop that carries what was loaded in the place of `loop`."""
+    _ahead(graph, loop, found).mask()
 
 
 def _loads(
-    b: Builder, found: list[Candidate], mapping: dict[Value, Value], inside: Value
-) -> list[Value]:
-    """The loads of one iteration, with what they need, where that iteration exists."""
+    found: list[Candidate],
+    b: Builder,
+    mapping: dict[Value, Value],
+    inside: Value | None,
+    pointers: list[Value | None],
+) -> list[pointer.Load]:
+    """The loads of one iteration, with what they need.
+
+    inside: whether that iteration exists; None where it does. pointers: those that are known.
+    """
     done: set[int] = set()
-    out: list[Value] = []
-    for c in found:
+    out: list[pointer.Load] = []
+    for n, c in enumerate(found):
         for op in c.slice:
             if op.id not in done:
                 done.add(op.id)
                 b.add(clone_op(op, mapping))
         load = c.load
-        mask = _as(b, inside, load)
-        if load.mask is not None:
-            mask = b.value(ew.And(mapping.get(load.mask, load.mask), mask))
+        mask = None if load.mask is None else mapping.get(load.mask, load.mask)
+        if inside is not None:
+            exists = _as(b, inside, load)
+            mask = exists if mask is None else b.value(ew.And(mask, exists))
+        known = pointers[n] if pointers else None
         made = pointer.Load(
-            mapping.get(load.pointer, load.pointer),
+            mapping.get(load.pointer, load.pointer) if known is None else known,
             mask,
             None if load.other is None else mapping.get(load.other, load.other),
             hint=load.hint,
             loc=load.loc,
+            names=(load.result.name,),
         )
-        out.append(b.value(made, load.result.name))
+        b.add(made)
+        out.append(made)
     return out
 
 

@@ -29,6 +29,7 @@ from tiledsl.ir.ops.reduce import MergeExponentials
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
+from tiledsl.target import HOPPER
 from tiledsl.target import Target
 from tiledsl.ws.access_layouts import THREAD_BYTES
 from tiledsl.ws.access_layouts import default_warps
@@ -62,11 +63,14 @@ CROWDED_REGISTERS, CROWDED_ELEMENTS = 64, 32
 """Registers with which half of an SM's threads fit, and elements that a thread may hold in them."""
 MOVING_WARPS, MOVING_REGISTERS = 16, 40
 """Warps of CTAs that only move tiles, and registers with which three of them fit."""
+PHASE_REGISTERS = {8: 32, 16: 40, 32: 48}
+"""Registers of a thread where a program goes through loop after loop, by the elements that it holds
+in one: it waits for memory at the beginning of each, and other programs have to load meanwhile."""
 ROW_WARPS, ROW_BYTES, ROW_TILES = 8, 8192, 2
 """Warps for rows of so many bytes or more; and tiles as large as a row that a program may load,
 where a thread holds more than SHARED_ELEMENTS of each."""
-FEW_SPILLS_BYTES = 64
-"""What a thread may spill rather than leave half of an SM's places empty."""
+FEW_SPILLS_BYTES, TIGHT_SPILLS_BYTES = 64, 16
+"""What a thread may spill rather than leave half of an SM's places empty; and so that more fit."""
 WIDE_BLOCKS = 2
 """CTAs of so many warps on an SM, where threads hold more elements."""
 FLIGHT_BYTES, STAYING_BLOCKS = 65536, 2
@@ -107,7 +111,8 @@ class Limits:
             return replace(self, wide=False)
         if plan.is_crowded:
             return replace(self, blocks=plan.min_blocks - 1)
-        return replace(self, blocks=plan.min_blocks // 2)
+        fewer = plan.relaxed_blocks if plan.is_tight else plan.min_blocks // 2
+        return replace(self, blocks=fewer)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,16 @@ class SinglePlan:
     def num_threads(self) -> int:
         return 32 * self.num_warps
 
+    @property
+    def relaxed_blocks(self) -> int:
+        """CTAs on an SM whose threads have CROWDED_REGISTERS each."""
+        return max(1, HOPPER.registers_per_sm // (CROWDED_REGISTERS * self.num_threads))
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether threads have fewer registers, so that more loops wait for memory at a time."""
+        return not self.is_crowded and self.min_blocks > self.relaxed_blocks
+
     def is_last(self, spill_bytes: int, *, are_moved: bool = False) -> bool:
         """Whether another kernel of a single role would be no better.
 
@@ -154,7 +169,8 @@ class SinglePlan:
             return False
         if self.may_grow and (are_moved or spill_bytes > FEW_SPILLS_BYTES):
             return False
-        return self.min_blocks == 1 or spill_bytes <= FEW_SPILLS_BYTES
+        most = TIGHT_SPILLS_BYTES if self.is_tight else FEW_SPILLS_BYTES
+        return self.min_blocks == 1 or spill_bytes <= most
 
     def crowded(self, blocks: int) -> SinglePlan:
         """The plan for so many CTAs on an SM, or more."""
@@ -379,6 +395,9 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     if places := resident_blocks(graph, plan.num_threads, plan.num_ctas, target):
         return places
     loops: list[For] = graph.find(For)
+    if registers := _registers_of_phases(loops, threads):
+        places = target.registers_per_sm // (registers * plan.num_threads)
+        return max(1, min(target.max_blocks_per_sm, places))
     most = max(_num_elements(graph), default=0)
     if plan.num_warps == ROW_WARPS and CROWDED_ELEMENTS * threads < most <= MOST_SHARED * threads:
         return WIDE_BLOCKS if plan.num_ctas == 1 and not loops else 1
@@ -389,6 +408,22 @@ def _min_blocks(graph: TileGraph, plan: SinglePlan, target: Target) -> int:
     moves = plan.num_warps >= MOVING_WARPS and only_moves(graph)
     registers = (MOVING_REGISTERS if moves else CROWDED_REGISTERS) * plan.num_threads
     return max(1, min(target.max_blocks_per_sm, target.registers_per_sm // registers))
+
+
+def _registers_of_phases(loops: list[For], threads: int) -> int:
+    """Registers of a thread of programs with several loops that load; 0 for others."""
+    held: list[int] = []
+    for loop in loops:
+        ops = list(loop.body.walk())
+        tiles = [v.type for op in ops for v in op.results if isinstance(v.type, TileType)]
+        carried = [v.type for v in loop.init if isinstance(v.type, TileType)]
+        if any(isinstance(op, PointerLoad) for op in ops) and tiles:
+            most = max(t.num_elements for t in tiles)
+            held.append((most + sum(t.num_elements for t in carried)) // threads)
+    if len(held) < 2:
+        return 0
+    found = [regs for elements, regs in PHASE_REGISTERS.items() if max(held) <= elements]
+    return found[0] if found else 0
 
 
 def _stays(graph: TileGraph, plan: SinglePlan, asked: bool | None) -> bool:

@@ -67,6 +67,12 @@ template <class T> TDSL_FN T mul_wrap(T x, T y) {
 // byte takes four times as long as an addition. Thread. ISA: cvt.
 TDSL_FN float small_to_float(i32 x) { return __int_as_float(0x4b400000 + x) - 12582912.0f; }
 
+// Product of 32-bit numbers in 64 bits. Thread. ISA: mul.wide.
+TDSL_FN i64 mul_wide(i32 x, i32 y) {
+  i64 r;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(r) : "r"(x), "r"(y));
+  return r;
+}
 // Quotient and remainder toward zero; 0 where the divisor is 0. Thread. ISA: div, rem.
 template <class T> TDSL_FN T div_or_zero(T x, T y) { return y == 0 ? T(0) : (T)(x / y); }
 template <class T> TDSL_FN T mod_or_zero(T x, T y) { return y == 0 ? T(0) : (T)(x % y); }

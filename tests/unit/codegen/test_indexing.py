@@ -48,10 +48,19 @@ def test_coordinates(layout: Layout) -> None:
         warp, lane, reg = (int(rng.integers(n)) for n in (layout.num_warps, 32, layout.num_regs))
         for dim in range(layout.rank):
             thread = evaluate(thread_part(layout, dim, layout.num_warps), lane=lane, warp=warp)
+            joined = thread_part(layout, dim, layout.num_warps, joins=True)
+            joined = joined.replace("threadIdx.x", "thread")
+            assert thread == evaluate(joined, lane=lane, warp=warp, thread=32 * warp + lane)
             assert (
                 thread + evaluate(register_part(layout, dim), i=reg)
                 == expected[warp, lane, reg, dim]
             )
+
+
+def test_the_number_of_the_thread_stands_for_lane_and_warp() -> None:
+    layout = blocked((1024,), 4, vector=8)
+    assert thread_part(layout, 0, 4) == "lane * 8 + warp * 256"
+    assert thread_part(layout, 0, 4, joins=True) == "threadIdx.x * 8"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

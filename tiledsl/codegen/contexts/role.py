@@ -44,6 +44,12 @@ def enter_role(op: ops.Role, e: Emission) -> None:
         e.use("warpgroup")
     place = Place(op.first_warpgroup, op.num_warpgroups, op.num_warps, op.num_ctas, dealt=op.dealt)
     place.name, place.is_single, place.copies = op.name, op.single_thread, op.copies
+    place.is_plain = (
+        _fills_block(op, e)
+        and op.num_ctas == 1
+        and not op.dealt
+        and not any(o.opcode.startswith("mma.") for o in op.body.walk())
+    )
     e.places.append(place)
 
 

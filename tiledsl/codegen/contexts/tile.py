@@ -192,7 +192,7 @@ def thread_coordinate(
 
     A variable, `base` or nothing.
     """
-    part = thread_part(layout, dim, e.place.num_warps, own_group=own_group)
+    part = thread_part(layout, dim, e.place.num_warps, own_group=own_group, joins=e.place.is_plain)
     if not part:
         return base
     e.use_in(part)

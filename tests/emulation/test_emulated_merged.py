@@ -93,3 +93,22 @@ def test_a_maximum_that_is_read_before_the_sum_is_exchanged_alone() -> None:
     assert "merge_exponentials" not in module.source
     assert module.source.count("reduce_cluster<") == 2
     assert torch.equal(highest, x.amax(-1))
+
+
+@tiledsl.jit
+def scaled_softmax(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * n
+    value = tl.load(x + row + at, mask=at < n, other=-float("inf")).to(tl.float32) * 0.125
+    power = tl.exp(value - tl.max(value, axis=0))
+    tl.store(y + row + at, power / tl.sum(power, axis=0), mask=at < n)
+
+
+@pytest.mark.parametrize(("n", "block"), [(16384, 16384), (16001, 16384), (50, 64)], ids=str)
+def test_scaled_rows_of_one_dimension(n: int, block: int) -> None:
+    x = torch.randn(3, n) * 30
+    y = torch.full_like(x, 9.0)
+    module = run(scaled_softmax, [x, y, n, block], 3)
+    assert ("merge_exponentials" in module.source) == (block > 64)
+    want = (x.double() * 0.125).softmax(-1)
+    torch.testing.assert_close(y.double(), want, rtol=2e-5, atol=1e-38)

@@ -21,17 +21,23 @@ from tiledsl.ir.passes.fold_scales import scale_after_maximum
 from tiledsl.ir.passes.fold_scales import scaled
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
+from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 
 
 @register_pass("late-scales", consumes=Level.TILE, produces=Level.TILE)
 def late_scales(graph: TileGraph, target: Target) -> PassReport:
-    """Rewrites maxima of f32 products that nothing but differences reads as well."""
+    """Rewrites maxima of f32 products that nothing but differences reads as well.
+
+    Not of one row, whose program is short, and whose exponentials may be merged as they are.
+    """
     del target
     changes = 0
     for op in list(graph.walk()):
         if not isinstance(op, Reduce) or op.kind != "max" or len(op.inputs) != 1:
             continue
+        if not isinstance(op.results[0].type, TileType):
+            continue  # one row
         value = op.inputs[0]
         if not _only_subtracted(graph, value, op):
             continue

@@ -77,7 +77,7 @@ def test_an_unknown_option_or_pass_is_an_error(graph: TileGraph) -> None:
         run_passes(graph, ["cse{depth=3}"])
     with pytest.raises(
         TileError,
-        match=r"no pass is named 'csee'[\s\S]*hint: passes: canonicalize, cheap-exponentials, cse",
+        match=r"no pass is named 'csee'[\s\S]*hint: passes: canonicalize, cheap-exponentials, count-steps, cse",
     ):
         run_passes(graph, ["csee"])
     with pytest.raises(TileError, match="expected a pass name"):

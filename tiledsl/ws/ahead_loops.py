@@ -23,6 +23,7 @@ from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ws.load_groups import MOST_OPS
 from tiledsl.ws.load_groups import Loads
+from tiledsl.ws.load_groups import drop_unused
 from tiledsl.ws.load_groups import where
 
 PEELED_BYTES = 32
@@ -119,10 +120,11 @@ class AheadLoop:
         mapping |= {f.result: value for f, value in zip(self.found, loaded, strict=True)}
         end = self.old.body.terminator
         assert isinstance(end, Yield)
-        for op in self.old.body.ops:
-            if op is not end and op not in self.found:
-                self.b.add(clone_op(op, mapping))
-        return mapped(end.values, mapping)
+        kept = [op for op in self.old.body.ops if op is not end and op not in self.found]
+        made = [self.b.add(clone_op(op, mapping)) for op in kept]
+        results = mapped(end.values, mapping)
+        drop_unused(self.graph, made, results)
+        return results
 
     def fill(self, loop: For, *, peels: bool) -> None:
         """Moves the ops of the old body into the loop, behind the loads of the next iteration."""
@@ -140,6 +142,7 @@ class AheadLoop:
         for load, value in zip(self.found, carried[len(old.carried) :], strict=not peels):
             graph.replace_uses(load.result, value)
             graph.erase(load)
+        drop_unused(graph, loop.body.ops, ahead)
         end = loop.body.terminator
         assert isinstance(end, Yield)
         graph.replace_op(end, Yield((*end.values, *ahead), loc=end.loc))

@@ -18,6 +18,8 @@ from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
 from tiledsl.ir.graph import mapped
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
@@ -175,10 +177,22 @@ class _Group:
         end = self.loop.body.terminator
         assert isinstance(end, Yield)
         loads = {load.id for load in self.found}
-        for op in self.loop.body.ops:
-            if op is not end and op.id not in loads:
-                b.add(clone_op(op, mapping))
-        return mapped(end.values, mapping)
+        kept = [op for op in self.loop.body.ops if op is not end and op.id not in loads]
+        made = [b.add(clone_op(op, mapping)) for op in kept]
+        results = mapped(end.values, mapping)
+        drop_unused(b.graph, made, results)
+        return results
+
+
+def drop_unused(graph: TileGraph, ops: Sequence[Op], kept: Sequence[Value]) -> None:
+    """Erases the pure ops that nothing reads, as indexes of loads that stand elsewhere.
+
+    They would have layouts, and others would be converted to these. kept: values that will be read.
+    """
+    for op in reversed(list(ops)):
+        is_pure = op.effect is Effect.PURE and not op.is_terminator and bool(op.results)
+        if is_pure and not any(graph.has_uses(v) or v in kept for v in op.results):
+            graph.erase(op)
 
 
 def where(

@@ -123,3 +123,48 @@ def test_what_is_no_run_of_bits_is_converted_one_by_one(bits) -> None:
     assert "widen<" not in run(widened, [x, y, tiledsl.jit(bits), BLOCK])
     wide = {add: x.long() + 200, holes: x.long() & 5, other: x.long() * 3}[bits]
     assert torch.equal(y, wide.to(torch.bfloat16))
+
+
+def wraps(x):
+    return (x.to(tl.int16) + 32767).to(tl.int32) - 32767
+
+
+def test_sums_of_16_bits_that_wrap() -> None:
+    x = torch.arange(BLOCK).to(torch.uint8)
+    y = torch.empty(BLOCK, dtype=torch.float16)
+    assert "widen<" not in run(widened, [x, y, tiledsl.jit(wraps), BLOCK])
+    assert torch.equal(y, ((x.to(torch.int16) + 32767).int() - 32767).half())
+
+
+ROWS, COLUMNS = 16, 64
+
+
+@tiledsl.jit
+def scaled(
+    x, s, y, BETWEEN: tl.constexpr, OF_SCALE: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):
+    at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    scales = tl.broadcast_to(tl.load(s + tl.arange(0, R))[:, None], (R, C)).to(OF_SCALE)
+    wide = tl.load(x + at).to(tl.float32) * scales.to(tl.float32)
+    tl.store(y + at, wide.to(BETWEEN).to(y.dtype.element_ty))
+
+
+FLOATS = {tl.float32: torch.float32, tl.bfloat16: torch.bfloat16, tl.float16: torch.float16}
+
+
+@pytest.mark.parametrize("of_scale", list(FLOATS), ids=str)
+@pytest.mark.parametrize("between", list(FLOATS), ids=str)
+@pytest.mark.parametrize("target", [torch.bfloat16, torch.float16])
+def test_scales_and_products_that_are_rounded_between(target, between, of_scale) -> None:
+    """A cast that rounds is no part of a product that rounds once."""
+    torch.manual_seed(0)
+    x = torch.arange(BLOCK).to(torch.int8)
+    s = (torch.randn(ROWS) * torch.logspace(-9, 5, ROWS)).to(target)
+    y = torch.empty(BLOCK, dtype=target)
+    text = run(scaled, [x, s, y, between, of_scale, ROWS, COLUMNS])
+    scales = s.to(FLOATS[of_scale]).float().repeat_interleave(COLUMNS)
+    want = (x.float() * scales).to(FLOATS[between]).to(target)
+    assert torch.equal(y.isnan(), want.isnan())
+    assert torch.equal(y.nan_to_num(), want.nan_to_num())
+    exact = {torch.float32, target}
+    assert ("widen<" in text) == ({FLOATS[of_scale], FLOATS[between]} <= exact)

@@ -78,28 +78,43 @@ def widened(op: Map) -> Widening | None:
     if op.out_dtypes[0].name not in ("bf16", "f16"):
         return None
     assert isinstance(end, control.Yield)
-    value = _narrow(end.values[0])
-    found = _of_bytes(op, value)
+    found = _of_bytes(op, _narrow(end.values[0]))
     if found is not None:
         return Widening(*found)
     # A product of both is exact in f32, so that it is rounded once, as by the instruction.
-    product = value.defining_op
+    product = _rounded_once(end.values[0], op.out_dtypes[0]).defining_op
     if not isinstance(product, ops.Mul):
         return None
     if _dtype(product.result) not in (op.out_dtypes[0], float32):
         return None
     for x, y in ((product.a, product.b), (product.b, product.a)):
-        found, scale = _of_bytes(op, _narrow(x)), _input(op, _narrow(y))
+        found, scale = _of_bytes(op, _narrow(x)), _input(op, _unrounded(y))
         if found is not None and scale >= 0:
             return Widening(*found, scale)
     return None
 
 
 def _narrow(value: Value) -> Value:
-    """What a float is a cast of, through 16 bits and more."""
+    """What a float is a cast of, through 16 bits and more: these hold all numbers of 8 bits."""
     while isinstance(value.defining_op, ops.Cast) and _is_exact(_dtype(value)):
         value = value.defining_op.a
     return value
+
+
+def _unrounded(value: Value) -> Value:
+    """What a float of 32 bits or more is a cast of, through types that hold all its numbers."""
+    op = value.defining_op
+    while isinstance(op, ops.Cast) and _dtype(value).is_float:
+        if not 16 <= _dtype(op.a).bits < _dtype(value).bits or not _dtype(op.a).is_float:
+            break
+        value, op = op.a, op.a.defining_op
+    return value
+
+
+def _rounded_once(value: Value, dtype: DType) -> Value:
+    """What becomes a float of a type with one rounding at most."""
+    op = value.defining_op
+    return _unrounded(op.a if isinstance(op, ops.Cast) and _dtype(value) == dtype else value)
 
 
 def _input(op: Map, value: Value) -> int:
@@ -203,8 +218,8 @@ class _Made:
         if isinstance(op, ops.Add | ops.Sub):
             if _dtype(value).kind != "int" or _dtype(value).bits < 16:  # it may wrap
                 return None
-            step = number if isinstance(op, ops.Add) else -number
-            return Bits(found.places, found.flipped, found.offset + step)
+            offset = found.offset + (number if isinstance(op, ops.Add) else -number)
+            return Bits(found.places, found.flipped, offset) if abs(offset) <= MOST else None
         if found.offset:
             return None
         return _moved(op, found, number, is_signed=_dtype(value).kind == "int")

@@ -56,6 +56,14 @@ def shifted_byte(x):
     return x.to(tl.int32) - 128
 
 
+def far_below(x):
+    return ((x.to(tl.int32) << 25) >> 25) - 65
+
+
+def even_below(x):
+    return ((x.to(tl.int32) << 25) >> 25) - 66
+
+
 def pairs(x):
     return (x.to(tl.int16) << 10) >> 14
 
@@ -78,6 +86,7 @@ WANT = {
     inverted: lambda x: (x & 7) ^ 4,
     middle: lambda x: x >> 2 & 7,
     shifted_byte: lambda x: x - 128,
+    even_below: lambda x: (x & 127) - ((x & 64) << 1) - 66,
     pairs: lambda x: (x >> 4 & 3) - ((x >> 4 & 2) << 1),
 }
 
@@ -116,12 +125,15 @@ def other(x):
     return x.to(tl.int32) * 3
 
 
-@pytest.mark.parametrize("bits", [add, holes, other], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("bits", [add, holes, other, far_below], ids=lambda f: f.__name__)
 def test_what_is_no_run_of_bits_is_converted_one_by_one(bits) -> None:
     x = torch.arange(BLOCK).to(torch.uint8)
     y = torch.empty(BLOCK, dtype=torch.bfloat16)
     assert "widen<" not in run(widened, [x, y, tiledsl.jit(bits), BLOCK])
-    wide = {add: x.long() + 200, holes: x.long() & 5, other: x.long() * 3}[bits]
+    seven = ((x.int() << 25) >> 25).long()
+    wide = {
+        add: x.long() + 200, holes: x.long() & 5, other: x.long() * 3, far_below: seven - 65,
+    }[bits]  # fmt: skip
     assert torch.equal(y, wide.to(torch.bfloat16))
 
 

@@ -52,6 +52,7 @@ template <int FIRST, int BITS, bool SIGNED, int OFFSET> struct Widen<bf16, FIRST
     if constexpr (BITS < 8) {
       constexpr u32 mask = twice_u16((1u << BITS) - 1u);
       constexpr int more = 128 + (SIGNED ? 1 << (BITS - 1) : 0) - OFFSET;
+      static_assert(more <= 256 || more % 2 == 0, "bf16 holds what is taken off");
       const u32 x = FIRST ? (v >> FIRST & mask) ^ second : (v & (0xff00ff00u | mask)) ^ second;
       return sub_pair<bf16>(x, twice_u16(small_bits<7, 127>(more)));
     } else {

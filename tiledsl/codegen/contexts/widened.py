@@ -181,6 +181,9 @@ def _field(value: Value, bits: Bits | None) -> Field | None:
     high = (1 << (count - (1 if is_signed else 0))) - 1
     if max(abs(low + offset), abs(high + offset)) > MOST or abs(offset) > MOST // 2:
         return None
+    taken_off = MOST // 2 - low - offset
+    if count < 8 and taken_off > MOST and taken_off % 2:  # which bf16 does not hold
+        return None
     return Field(used[0], count, is_signed, offset)
 
 

@@ -107,7 +107,7 @@ def ignored_options(
         ]
     asked, warps = options.get("num_warps"), kernel.module.num_threads // 32
     if asked and asked != warps:
-        why = "dots take whole warpgroups, as many as hold their tiles"
+        why = "as many as hold its tiles; dots take whole warpgroups"
         if not isinstance(kernel.plan, SinglePlan):
             why = "those of its roles"
         notes.append(f"num_warps={asked!r} is not followed: the kernel has {warps} warps, {why}")

@@ -217,6 +217,10 @@ def plan_single(
         plan = SinglePlan(warps)
         if clusters:
             plan = _shared(graph, warps, target, asked=is_row or num_warps is not None)
+        if num_warps and _too_large(graph, plan):
+            return plan_single(
+                graph, None, target, clusters=clusters, persistent=persistent, limits=limits
+            )
         if clusters and warps == MOST_WARPS and not num_warps:
             parts = parts_of_rows(graph, target.max_cluster)
             plan = replace(plan, num_ctas=max(plan.num_ctas, parts))
@@ -447,20 +451,29 @@ def obstacle_to_sharing(role: Role) -> Op | None:
     return None
 
 
-def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
-    """Refuses tiles of which a thread could not hold a fraction in registers."""
-    threads = plan.num_threads * plan.num_ctas
+def _too_large(graph: TileGraph, plan: SinglePlan) -> tuple[Op, TileType] | None:
+    """A tile of which a thread could not hold its part in registers, and what makes it."""
+    most = MOST_ELEMENTS * plan.num_threads * plan.num_ctas
     for op in graph.walk():
         for r in op.results:
-            if isinstance(r.type, TileType) and r.type.num_elements > MOST_ELEMENTS * threads:
-                few = ", or more num_warps (up to 32)" if plan.num_warps < 32 else ""
-                raise ResourceError(
-                    f"a tile of {named_extents(r.type.shape)} is "
-                    f"{r.type.num_elements // threads} elements for "
-                    f"each of {threads} threads, {MOST_ELEMENTS} is the most",
-                    op.loc,
-                    smaller([r.type.shape], "use a smaller tile") + few,
-                )
+            if isinstance(r.type, TileType) and r.type.num_elements > most:
+                return op, r.type
+    return None
+
+
+def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
+    """Refuses tiles of which a thread could not hold its part in registers."""
+    found = _too_large(graph, plan)
+    if found is None:
+        return
+    (op, type_), threads = found, plan.num_threads * plan.num_ctas
+    few = ", or more num_warps (up to 32)" if plan.num_warps < 32 else ""
+    raise ResourceError(
+        f"a tile of {named_extents(type_.shape)} is {type_.num_elements // threads} elements for "
+        f"each of {threads} threads, {MOST_ELEMENTS} is the most",
+        op.loc,
+        smaller([type_.shape], "use a smaller tile") + few,
+    )
 
 
 def _carried_beside(dot: mma.Dot, num_warpgroups: int) -> int:

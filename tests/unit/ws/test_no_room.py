@@ -72,3 +72,20 @@ def test_extents_that_are_computed_have_no_name() -> None:
     assert smaller([(n // 2, 64)]) == "use smaller tiles"
     assert (n - 0) is n
     assert pickle.loads(pickle.dumps(n)).name == "N"
+
+
+@tiledsl.jit
+def doubled(x, y, ROWS: tl.constexpr, COLS: tl.constexpr):
+    at = tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(y + at, tl.load(x + at) * 2)
+
+
+@pytest.mark.parametrize("num_warps", [1, 2, 4])
+def test_too_few_warps_for_a_tile_refuse_no_kernel(num_warps: int) -> None:
+    args = tensors((32, 1024), (32, 1024), dtype=torch.float32)
+    report = doubled.report(*args, 32, 1024, grid=(1,), num_warps=num_warps)
+    is_followed = num_warps == 4
+    assert ("4 warps" in report) == is_followed
+    assert (f"num_warps={num_warps} is not followed: the kernel has 16 warps" in report) == (
+        not is_followed
+    )

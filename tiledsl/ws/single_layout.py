@@ -257,7 +257,8 @@ class _Attempt:
         """The result, with one more note where there is something to say."""
         blocks = max(plan.min_blocks, self.min_blocks)
         plan = replace(plan, stays=self.stays, min_blocks=blocks)
-        depth = self.depth if any(ring.depth > 1 for ring in self.graph.find(Ring)) else 0
+        loops = [ring for ring in self.graph.find(Ring) if ring.depth > 1 or self.depth == 1]
+        depth = self.depth if loops else 0
         notes = [*([note] if note else []), *self.notes]
         return self.graph, self.role, notes, replace(plan, num_stages=depth)
 

@@ -11,6 +11,7 @@ from tests.emulation.harness import replaced
 from tests.emulation.test_emulated_copies import execute
 from tests.plane_kernels import conv_planes
 from tests.plane_kernels import conv_planes_args
+from tests.plane_kernels import planes_to_rows
 from tests.ring_kernels import ring_kernel
 from tiledsl.emulate.errors import EmulationFault
 
@@ -60,3 +61,17 @@ def test_operands_are_met_before_they_are_overwritten() -> None:
 
     with pytest.raises(EmulationFault):
         run_all()
+
+
+@pytest.mark.parametrize("in_planes", [True, False])
+@pytest.mark.parametrize("tile", [(128, 32), (32, 64), (16, 16)], ids=str)
+def test_moves(tile: tuple[int, int], *, in_planes: bool) -> None:
+    x = torch.randn((3, 24, 35)).to(torch.float16)
+    y = torch.full((3, 35, 24), float("nan"), dtype=torch.float16)
+    strides = (24 * 35, 35, 1) if in_planes else (24 * 35, 1, 24)
+    args = [x, y, 3, 24, 35, *strides, *tile]
+    grid = (-(-105 // tile[0]), -(-24 // tile[1]))
+    made, runtime = ring_kernel(planes_to_rows, args, num_warps=4, grid=(*grid, 1))
+    execute(made.module, runtime, grid, seed=2)
+    planes = x if in_planes else x.view(3, 35, 24).transpose(1, 2)
+    torch.testing.assert_close(y, planes.transpose(1, 2).contiguous(), rtol=0, atol=0)

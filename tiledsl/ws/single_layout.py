@@ -299,6 +299,7 @@ def _lay_out(
     elif not graph.find(mma.Dot):
         threads = plan.num_threads * plan.num_ctas
         notes += load_ahead(out, role.body, threads, fetches=fetches)
+        keep_indexes(out, role)
     else:
         notes += load_once(out, role.body)
         notes += copy_rings(out, role.body, RingLimits(depth, plan.num_warps, target))

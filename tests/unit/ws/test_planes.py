@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from tests.plane_kernels import conv_planes
 from tests.plane_kernels import conv_planes_args
+from tests.plane_kernels import planes_to_rows
 from tests.ring_kernels import ring_kernel
 from tiledsl.compiled import Kernel
 from tiledsl.ws.single_role import SinglePlan
@@ -73,3 +75,14 @@ def test_masks_are_asked_once_for_a_run() -> None:
 def test_strides_are_multiplied_by_the_thread_and_the_register() -> None:
     loop = loop_of(made_for((128, 64, 32)).module.source)
     assert re.search(r"\(i64\)at_1_\d+ \* \w+ \+ \w+ \+ \(i64\)\(i\) \* ", loop)
+
+
+@pytest.mark.parametrize("tile", [(128, 32), (32, 64)], ids=str)
+def test_rows_of_moves_are_found_once(tile: tuple[int, int]) -> None:
+    """Without a dot too: a thread divides once for each row it has, not for each element."""
+    x = torch.empty((4, 24, 36), dtype=torch.float16, device="meta")
+    text = planes_to_rows.cuda(x, x, 4, 24, 36, 24 * 36, 36, 1, *tile, num_warps=4, grid=(2, 1))
+    inside = [part.split("};")[0] for part in text.split("auto at_")[1:]]
+    assert inside
+    assert "_or_zero<" in text
+    assert not any("_or_zero<" in part for part in inside)

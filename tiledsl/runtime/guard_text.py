@@ -267,7 +267,8 @@ class _Facts:
         else:
             known = _divisor(name, one=shape.factors is None or name in shape.factors)
             if name in (limits := dict(shape.limits)):
-                known = f"({known}, {' or '.join(f'{name} == {n}' for n in limits[name])})"
+                fills = " or ".join(f"{name} == {n}" for n in limits[name])
+                known = f"({known}, {name} if {fills} else 0)"
         # An "int" over 32 bits fails to pack, which sends the call the slow way.
         return known if kind == "int" else f"({name} >> 31, {known})"
 

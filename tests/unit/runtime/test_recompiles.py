@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -76,6 +77,28 @@ def test_a_length_that_fills_its_index_is_known(fake):
     for length in (64, 48, 33):
         plain[(3,)](x, x, 3, length, 64, BLOCK=64)
     assert len(plain.history) == 1
+
+
+@tiledsl.jit
+def two_indexes(x, o, n, m, B: tl.constexpr = 64, C: tl.constexpr = 32):
+    i = tl.arange(0, B)
+    j = tl.arange(0, C)
+    tl.store(o + i, tl.load(x + i, mask=i < n), mask=i < n)
+    tl.store(o + j, tl.load(x + j, mask=j < n), mask=(j < m) & (j < n))
+
+
+def test_lengths_that_fill_different_indexes_have_different_programs(fake):
+    two_indexes.forget()
+    x = torch.zeros(4096)
+    used = {}
+    for constants in ({}, {"B": 128}, {"B": 32, "C": 64}):
+        for n, m in itertools.product((64, 32, 48, 128), (32, 64)):
+            for length in (64, n):
+                two_indexes[(1,)](x, x, length, m, **constants)
+            call = two_indexes._bind((x, x, n, m), constants)
+            known = (str(two_indexes._signature(call)[0]), *call.constants.values())
+            used.setdefault(fake.launches[-1].function, set()).add(known)
+    assert [len(found) for found in used.values()] == [1] * len(used)
 
 
 def test_which_lengths_fill_an_index(fake):

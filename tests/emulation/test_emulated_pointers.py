@@ -205,3 +205,21 @@ def test_four_random_numbers_of_a_call_stay_with_their_thread() -> None:
     args = [x, torch.empty_like(x), 4000, 1 << 30, 2.0, 42, 2048]
     made, _ = compiled(seeded_dropout, args, num_warps=4)
     assert "write_shared" not in made.module.source
+
+
+@tiledsl.jit
+def hinted(x, y, N, ROWS: tl.constexpr, COLS: tl.constexpr):
+    rows, cols = tl.arange(0, ROWS), tl.arange(0, COLS)
+    at = tl.max_contiguous(
+        tl.multiple_of((rows // 2)[:, None] * N, (1, 1)) + cols[None, :], (1, COLS)
+    )
+    tl.store(y + rows[:, None] * COLS + cols[None, :], tl.load(x + at))
+
+
+def test_hints_of_two_dimensions() -> None:
+    """A number for each dimension says nothing of the single elements that a loop computes."""
+    x, y = torch.randn(8, 40), torch.empty(16, 32)
+    made, runtime = compiled(hinted, [x, y, 40, 16, 32], grid=(1, 1, 1))
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, (1, 1, 1), seconds=60.0)
+    assert torch.equal(y, x[:, :32].repeat_interleave(2, 0))

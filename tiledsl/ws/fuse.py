@@ -20,6 +20,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.types import ScalarType
@@ -96,14 +97,20 @@ class LoopBody:
             inverse = [op.order.index(i) for i in range(len(op.order))]
             return self.scalar(op.a, tuple(dims[i] for i in inverse))
         if op is not None and is_elementwise(op) and self.makes(op):
-            short = short_mask(self, v, dims) if self.shortens_masks else None
-            if short is not None:
-                return short
-            args = {
-                u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands
-            }
-            return self.add(op.rebuild(args))
+            return self._elementwise(op, dims)
         return self._input(v, dims)
+
+    def _elementwise(self, op: Op, dims: tuple[int | None, ...]) -> Value:
+        """The element of an elementwise op's result."""
+        short = short_mask(self, op.results[0], dims) if self.shortens_masks else None
+        if short is not None:
+            return short
+        if isinstance(op, Hint):  # of a tile's dimensions, and not of each of its elements
+            return self.scalar(op.a, dims)
+        args = {
+            u: self.scalar(u, dims if isinstance(u.type, TileType) else ()) for u in op.operands
+        }
+        return self.add(op.rebuild(args))
 
     def makes(self, op: Op) -> bool:
         """Whether the loop has the elements of an elementwise op without reading its result."""

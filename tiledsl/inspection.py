@@ -181,7 +181,6 @@ class Inspected:
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
         from tiledsl.ws.refusals import never_honoured
-        from tiledsl.ws.select import auto_dims
         from tiledsl.ws.select import check_grid
 
         constants = {k: probe(k, v) for k, v in call.constants.items()}
@@ -189,7 +188,7 @@ class Inspected:
         autos = {k for k, v in call.constants.items() if isinstance(v, Auto)}
         if autos and not callable(grid):
             marked = {k: AutoInt(v, k) if k in autos else v for k, v in constants.items()}
-            check_grid(request.launch, auto_dims(tile_graph(request, marked), autos))
+            check_grid(request.launch, tile_graph(request, marked), autos)
         graph = tile_graph(request, constants)
         fault = never_honoured(call.overrides, has_dot=bool(graph.find(Dot)))
         if fault is not None:

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 from tiledsl.compiled import Request
 from tiledsl.frontend.lower_ast import lower_function
+from tiledsl.ir.analysis.grid_factors import grid_factors
 from tiledsl.ir.analysis.preconditions import host_asserts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops.debug import Assert
 from tiledsl.ir.ops.mma import follow_precision
 from tiledsl.ir.passes.manager import run_passes
+from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
@@ -38,6 +40,8 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     made = {v.name for v in request.views}
     specs = {n: s for n, s in request.specs.items() if n not in made}
     graph = lower_function(request.fn, specs, constants)
+    if any(isinstance(v, AutoInt) for v in constants.values()):
+        graph.facts["grid_factors"] = grid_factors(graph)
     follow_precision(graph, request.f32_precision)
     passes = (*FAST_PASSES, *TILE_PASSES) if request.fast_math else TILE_PASSES
     run_passes(graph, passes, request.target, dump=request.dump)

@@ -29,6 +29,7 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -140,7 +141,7 @@ def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "ar
         return b.value(Constant(bool(x), dtype))
     if isinstance(x, float) and not math.isfinite(x):
         raise TypeMismatch(f"{what}: {x!r} cannot become {dtype!r}")
-    whole = int(x)
+    whole = x if isinstance(x, AutoInt) else int(x)
     if not _fits(whole, dtype):
         raise TypeMismatch(f"{what}: the constant {whole} does not fit {dtype!r}")
     return b.value(Constant(whole, dtype))

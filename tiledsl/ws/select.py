@@ -163,7 +163,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
-    check_grid(request.launch, auto_dims(graph, set(autos)))
+    check_grid(request.launch, graph, set(autos))
 
     def plain(declined: list[Declined]) -> Ranking:
         single = _single_graph(request, lower, graph, autos, fixed)
@@ -253,17 +253,22 @@ def _single_tiles(graph: TileGraph) -> Iterator[tuple[int, int, int]]:
             yield M, N, K
 
 
-def check_grid(launch: Launch, dims: Mapping[str, tuple[str, ...]]) -> None:
+def check_grid(launch: Launch, graph: TileGraph, autos: set[str]) -> None:
     """Refuses a grid that cannot follow the tile that is picked.
 
     Raises:
-        LaunchError: the grid is a tuple, and a `tl.auto` constexpr is how many rows or columns a
-            program computes.
+        LaunchError: the grid is a tuple, and a `tl.auto` constexpr is how many rows or columns of a
+            dot a program computes, or what the number of a program is multiplied by.
     """
+    if not (launch.fixed_grid and autos):
+        return
+    dims = auto_dims(graph, autos)
     tiles = [name for name, letters in dims.items() if letters in (("M",), ("N",))]
-    if launch.fixed_grid and tiles:
+    tiles += [name for name in graph.facts.get("grid_factors", ()) if name not in tiles]
+    if tiles:
         raise LaunchError(
-            f"grid: {' and '.join(tiles)} are picked by the compiler (tl.auto), "
+            f"grid: {' and '.join(tiles)} {'are' if tiles[1:] else 'is'} picked by the compiler "
+            "(tl.auto), "
             "so a tuple cannot say how many programs there are",
             hint="give a function, "
             + "grid = lambda meta: (tl.cdiv(M, meta['BM']), ...)".replace("BM", tiles[0]),

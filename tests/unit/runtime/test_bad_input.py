@@ -78,6 +78,35 @@ def test_a_tuple_cannot_follow_the_tile_that_is_picked(place):
 
 
 @tiledsl.jit
+def doubled(x, o, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(o + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@tiledsl.jit
+def doubled_in_steps(x, o, n, BLOCK: tl.constexpr):
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(o + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@pytest.mark.parametrize("auto", [tl.auto, tl.auto(64, 256)], ids=str)
+def test_a_tuple_cannot_follow_what_the_number_of_a_program_is_multiplied_by(auto):
+    """Whether `tl.auto` is the default of the parameter or given at launch."""
+    x, o = torch.randn(1000), torch.zeros(1000)
+    with pytest.raises(TileError, match="BLOCK is picked by the compiler"):
+        doubled[(1,)](x, o, 1000, BLOCK=auto)
+    meta = torch.empty(1000, device="meta")
+    with pytest.raises(TileError, match="BLOCK is picked by the compiler"):
+        doubled.report(meta, meta, 1000, BLOCK=auto, grid=(1,))
+    doubled[lambda meta: (tl.cdiv(1000, meta["BLOCK"]),)](x, o, 1000, BLOCK=auto)
+    torch.testing.assert_close(o, 2 * x)
+    o.zero_()
+    doubled_in_steps[(3,)](x, o, 1000, BLOCK=auto)  # any number of programs does all the work
+    torch.testing.assert_close(o, 2 * x)
+
+
+@tiledsl.jit
 def counts(o, n: tl.int32):
     tl.store(o, n)
 

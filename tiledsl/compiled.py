@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from inspect import Signature
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Kernel:
     notes: what was decided on the way, in order.  declined: what was not specialised and why.
     machine: the MACHINE graph that was emitted, of a specialised kernel.  stored: arguments that
     the program stores to.  is_edited: the text is no longer what was emitted.  asserts: the graph
-    that says what extents have to be, where the kernel asserts something.
+    that says what extents have to be, where the kernel asserts something. signature: of the Python
+    function, where it was compiled from one.
     """
 
     module: KernelModule
@@ -57,6 +59,7 @@ class Kernel:
     stored: tuple[str, ...] = ()
     is_edited: bool = False
     asserts: TileGraph | None = None
+    signature: Signature | None = None
 
     @functools.cached_property
     def certificate(self) -> Certificate | None:

@@ -6,6 +6,7 @@ never loads it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,6 +148,7 @@ class Inspected:
 
     fn: Callable[..., object]
     _pointers: frozenset[str]
+    _signature_of_fn: inspect.Signature
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         raise NotImplementedError
@@ -254,6 +256,7 @@ class Inspected:
         chosen: GridLike = grid if grid is not None else ANY_GRID
         request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
         made = compile_kernel(request)
+        made.signature = self._signature_of_fn
         if self.closure().has_assert:
             made.asserts = self._check_asserts(call, sig, chosen, made.constants)
         return made

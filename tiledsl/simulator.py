@@ -2,7 +2,7 @@
 
     kernel = matmul.compile(a, b, c, grid=grid)
     simulate(kernel, {"a": a, "b": b, "c": c}, grid, seed=3)
-    emulate(kernel, {"a": a, "b": b, "c": c}, grid, seed=3)
+    emulate(kernel, (a, b, c), grid, seed=3)
 
 The first runs the program of a specialised kernel: what it shows is said in `tiledsl.ws.simulate`,
 what it can be asked in `tiledsl.ws.stepping`. The second runs the CUDA text of any kernel (see
@@ -12,8 +12,10 @@ what it can be asked in `tiledsl.ws.stepping`. The second runs the CUDA text of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import Parameter
 from typing import Any
 from typing import Protocol
+from typing import cast
 
 import numpy as np
 
@@ -40,15 +42,19 @@ from tiledsl.ws import simulate as machine
 from tiledsl.ws.select import Extents
 from tiledsl.ws.stepping import Stepping
 
+Arguments = Mapping[str, Any] | tuple[Any, ...] | list[Any]
+"""By name, or in the order of the parameters."""
+
 
 def simulate(
-    kernel: Kernel, args: Mapping[str, Any], grid: GridLike, *, seed: int = 0, clusters: int = 2
+    kernel: Kernel, args: Arguments, grid: GridLike, *, seed: int = 0, clusters: int = 2
 ) -> None:
     """Runs a specialised kernel's program; stores write into the tensors given.
 
     Args:
         kernel: the result of `compile(...)`.
-        args: by name; tensors on the CPU (or arrays), numbers. Constants need not be given.
+        args: by name, or a tuple in the order of the parameters; tensors on the CPU (or arrays),
+            numbers. Constants, and parameters with a default, need not be given.
         grid: as at a launch.
         seed: of the order in which threads, copies and wgmmas go on.
         clusters: of a persistent kernel, which share out the tiles.
@@ -58,16 +64,18 @@ def simulate(
         Fault: an obligation of the checker is violated in this run.
     """
     graph = _machine_of(kernel)
+    args = _by_name(kernel, args)
     _check_extents(kernel, args)
     extents = normalize_grid(grid, kernel.constants, args)
     machine.simulate(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
 
 def step(
-    kernel: Kernel, args: Mapping[str, Any], grid: GridLike, *, seed: int = 0, clusters: int = 2
+    kernel: Kernel, args: Arguments, grid: GridLike, *, seed: int = 0, clusters: int = 2
 ) -> Stepping:
     """A simulation that stops and answers; arguments and errors as for `simulate`."""
     graph = _machine_of(kernel)
+    args = _by_name(kernel, args)
     _check_extents(kernel, args)
     extents = normalize_grid(grid, kernel.constants, args)
     return Stepping(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
@@ -75,7 +83,7 @@ def step(
 
 def emulate(
     kernel: Kernel,
-    args: Mapping[str, Any],
+    args: Arguments,
     grid: GridLike,
     *,
     seed: int = 0,
@@ -96,8 +104,8 @@ def emulate(
         EmulationFault: a deadlock, a race with a copy, an access outside of a tensor, ...
         NotEmulated: there is no C++ compiler, or the text has no emulation.
     """
-    module, runtime = checked(kernel).module, dict(args)
-    _check_extents(kernel, args)
+    module, runtime = checked(kernel).module, _by_name(kernel, args)
+    _check_extents(kernel, runtime)
     extents = normalize_grid(grid, kernel.constants, runtime)
     arrays = _arrays(runtime)
     for param in module.params:
@@ -107,6 +115,38 @@ def emulate(
             if got is not None and got != want:
                 raise LaunchError(f"{param.arg}: expected {want}, got {got}")
     text.run(module, arrays, extents, seed=seed, seconds=seconds)
+
+
+def _by_name(kernel: Kernel, args: object) -> dict[str, Any]:
+    """The arguments of a run by name, with the defaults of those that are left out.
+
+    Raises:
+        LaunchError: they are neither named nor in order, are too many, or hold no data.
+    """
+    signature = kernel.signature
+    if isinstance(args, Mapping):
+        given = dict(cast("Mapping[str, Any]", args))
+    elif isinstance(args, list | tuple) and signature is not None:
+        try:
+            given = dict(signature.bind_partial(*cast("list[Any]", args)).arguments)
+        except TypeError as error:
+            raise LaunchError(f"{kernel.module.name}: {error}") from None
+    else:
+        raise LaunchError(
+            f"args: expected a dictionary by name, or a tuple, got {type(args).__name__}",
+            hint='give {"x": x, "y": y}, or (x, y) in the order of the parameters',
+        )
+    parameters: Mapping[str, Parameter] = {} if signature is None else signature.parameters
+    for name, parameter in parameters.items():
+        if parameter.default is not Parameter.empty and name not in kernel.constants:
+            given.setdefault(name, parameter.default)
+    for name, value in _apart(given).items():
+        if _is_tensor(value) and value.device.type != "cpu":
+            raise LaunchError(
+                f"argument {name} is on {value.device}: simulations and the emulation run on "
+                "tensors of the CPU, which hold data"
+            )
+    return given
 
 
 def _check_extents(kernel: Kernel, args: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from tests.gpu.matmul_kernels import matmul
 from tests.pointer_kernels import matmul as pointer_matmul
 from tiledsl import TensorDescriptor
 from tiledsl.emulate import EmulationFault
+from tiledsl.emulate import NotEmulated
 from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import TensorView
 from tiledsl.runtime.interop import StorageView
@@ -187,3 +188,55 @@ def test_what_a_kernel_asserts_of_extents_is_checked(run) -> None:
     ):
         run(made, given, (2, 1))
     assert given["c"].isnan().all()
+
+
+@tiledsl.jit
+def shifted(x, y, n, BLOCK: tl.constexpr = 64, by: tl.float32 = 1.0):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    tl.store(y + at, value + by, mask=at < n)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_arguments_are_taken_in_the_order_of_the_parameters(kernel) -> None:
+    given = tensors(128, 64, 128)
+    simulate(kernel, (given["a"], given["b"], given["c"]), (2, 1))
+    assert is_right(given)
+    x, y = torch.arange(100.0), torch.zeros(100)
+    made = shifted.compile(x, y, 100, grid=(2,))
+    emulate(made, (x, y, 100), (2,))
+    assert torch.equal(y, x + 1)
+    emulate(made, [x, y, 100, 64, 2.0], 2)
+    assert torch.equal(y, x + 2)
+
+
+def test_arguments_that_are_no_arguments_are_refused(kernel) -> None:
+    given = tensors(128, 64, 128)
+    for run in (simulate, step, emulate):
+        with pytest.raises(LaunchError, match="expected a dictionary by name, or a tuple, got Te"):
+            run(kernel, given["a"], (2, 1))  # type: ignore[arg-type]
+        with pytest.raises(LaunchError, match="too many positional arguments"):
+            run(kernel, (given["a"],) * 7, (2, 1))
+        with pytest.raises(LaunchError, match="a is on meta: simulations and the emulation run"):
+            run(kernel, {**given, "a": given["a"].to("meta")}, (2, 1))
+
+
+@tiledsl.jit
+def added(x, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at)
+    more = tl.inline_asm_elementwise(
+        "add.f32 $0, $1, $2;", "=f,f,f", [value, value], tl.float32, True, 1
+    )
+    tl.store(y + at, more)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_assembly_without_an_emulation_is_named_with_its_line() -> None:
+    x, y = torch.ones(64), torch.zeros(64)
+    made = added.compile(x, y, 64, grid=(1,))
+    line = added.fn.__code__.co_firstlineno + 4
+    with pytest.raises(
+        NotEmulated, match=rf"add.f32 has no emulation \(test_simulator.py:{line}\)"
+    ):
+        emulate(made, (x, y), (1,))

@@ -45,6 +45,9 @@ _EXTERN_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:]+)\s+(\w+)\s*\[\s*\]\s*;"
 )
 
+_FUNCTION = re.compile(r"^TDSL_FN [\w:<>]+ (\w+)\(", re.MULTILINE)
+_SOURCE_COMMENT = re.compile(r"//\s*(\S+\.py:\d+)")
+
 
 def translate(text: str, *, is_lenient: bool = False) -> str:
     """CUDA text as C++ of the emulated machine; every line keeps its number.
@@ -62,12 +65,29 @@ def translate(text: str, *, is_lenient: bool = False) -> str:
             made = translate_statement(statement)
         except NotEmulated as error:
             if not is_lenient:
-                raise
+                raise NotEmulated(
+                    f"{error.message} has no emulation{_place(text, statement.start)}",
+                    hint="inline assembly is emulated as far as the compiler itself emits it; the "
+                    "interpreter, which runs launches on CPU tensors, knows more of it",
+                ) from None
             made = f'::emu::fault("not emulated: {error.message}")'
         out += [text[last : statement.start], made, "\n" * original.count("\n")]
         last = statement.end
     out.append(text[last:])
     return _EXTERN_SHARED.sub(r"\1* const \2 = (\1*)::emu::dynamic_shared();", "".join(out))
+
+
+def _place(text: str, at: int) -> str:
+    """The Python line that an inline PTX statement comes from, as far as comments name it.
+
+    Assembly of the user's stands in a function of its own: what counts is where that is called.
+    """
+    functions = list(_FUNCTION.finditer(text, 0, at))
+    if functions:
+        call = re.search(rf"\b{functions[-1][1]}\(", text[at:])
+        at += call.start() if call else 0
+    places = _SOURCE_COMMENT.findall(text, 0, at)
+    return f" ({places[-1]})" if places else ""
 
 
 def translate_statement(statement: AsmStatement) -> str:

@@ -490,7 +490,8 @@ class Planner:
 
         Raises ScheduleError when what the overrides ask of the structure leaves none.
         """
-        found = self.ranked(tiles, problem_of)
+        fault = illegal(self.overrides) if self.overrides.given else None
+        found = [] if fault is not None else self.ranked(tiles, problem_of)
         if not found and self.overrides.given:
             self.explain(tiles, problem_of)
         return found

@@ -27,6 +27,8 @@ MOST_COLUMNS = 256
 MOST_REGISTERS = 200
 """Of a thread for sums: what is left of 255 holds addresses and what the epilogue computes."""
 _LIMIT = f"{MOST_REGISTERS} are there"
+MOST_GROUPS = 8
+"""wgmma groups in flight, the newest included. Ref: PTX ISA, wgmma.wait_group takes 0 to 7."""
 ATOM_ROWS, ATOM_COLUMNS = 64, 8
 """Rows of an instruction, and what its columns are a multiple of."""
 
@@ -136,6 +138,10 @@ def _them(options: dict[str, object]) -> str:
 
 def _of_values(o: Overrides) -> Iterator[tuple[str, str]]:
     """(reason, hint) of values that no kernel takes."""
+    if o.mma_depth is not None and o.mma_depth > MOST_GROUPS:
+        why = f"mma_depth must be at most {MOST_GROUPS}, got {o.mma_depth}: a wait leaves at most"
+        why += f" {MOST_GROUPS - 1} wgmma groups in flight"
+        yield why, f"give 1 to {MOST_GROUPS}, or leave the option out"
     if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
         why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
         most = "1" if o.num_stages == 1 else f"1 to {o.num_stages}"

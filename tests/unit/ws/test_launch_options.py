@@ -93,6 +93,11 @@ def test_the_hint_follows_from_the_plan_without_the_option(name: str) -> None:
 REASONS = [
     ({"cluster": 3}, "cluster must be 1, 2 or 4, got 3", "give 1, 2 or 4, or leave"),
     ({"split_k": 3}, "split_k must be 1, 2 or 4, got 3", "give 1, 2 or 4, or leave"),
+    (
+        {"mma_depth": 9},
+        "mma_depth must be at most 8, got 9: a wait leaves at most 7",
+        "give 1 to 8",
+    ),
     ({"num_consumers": 7}, "num_consumers must be 1, 2 or 3, got 7", "give 1, 2 or 3, or leave"),
     (
         {"mma_depth": 5, "num_stages": 2},

@@ -19,7 +19,7 @@ def grid_factors(graph: TileGraph) -> tuple[str, ...]:
     such a constexpr are plain numbers afterwards. A kernel that asks how many programs there are
     walks over its work with any number of them: it has none.
     """
-    chosen: dict[Constant, str] = {}
+    chosen: dict[object, str] = {}
     for op in graph.find(Constant):
         if isinstance(op.value, AutoInt):
             chosen[op] = op.value.name

@@ -20,6 +20,8 @@ from tiledsl.math import next_power_of_2
 from tiledsl.runtime.descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
+    from tiledsl import emulate
+    from tiledsl import simulator
     from tiledsl import testing
     from tiledsl import tools
     from tiledsl.aot import export
@@ -48,6 +50,7 @@ __all__ = [
     "cdiv",
     "constexpr",
     "constexpr_function",
+    "emulate",
     "export",
     "freeze",
     "heuristics",
@@ -58,6 +61,7 @@ __all__ = [
     "op",
     "record",
     "set_allocator",
+    "simulator",
     "testing",
     "tools",
     "warmup",
@@ -79,7 +83,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("testing", "tools"):
+    if name in ("emulate", "simulator", "testing", "tools"):
         return importlib.import_module(f"tiledsl.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 from typing import Protocol
-from typing import cast
 
 import numpy as np
 
@@ -117,7 +116,7 @@ def emulate(
     text.run(module, arrays, extents, seed=seed, seconds=seconds)
 
 
-def _by_name(kernel: Kernel, args: object) -> dict[str, Any]:
+def _by_name(kernel: Kernel, args: Arguments) -> dict[str, Any]:
     """The arguments of a run by name, with the defaults of those that are left out.
 
     Raises:
@@ -125,10 +124,10 @@ def _by_name(kernel: Kernel, args: object) -> dict[str, Any]:
     """
     signature = kernel.signature
     if isinstance(args, Mapping):
-        given = dict(cast("Mapping[str, Any]", args))
-    elif isinstance(args, list | tuple) and signature is not None:
+        given = dict(args)
+    elif signature is not None and isinstance(args, list | tuple):  # type: ignore[reportUnnecessaryIsInstance]
         try:
-            given = dict(signature.bind_partial(*cast("list[Any]", args)).arguments)
+            given = dict(signature.bind_partial(*args).arguments)
         except TypeError as error:
             raise LaunchError(f"{kernel.module.name}: {error}") from None
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -191,7 +193,7 @@ def test_what_a_kernel_asserts_of_extents_is_checked(run) -> None:
 
 
 @tiledsl.jit
-def shifted(x, y, n, BLOCK: tl.constexpr = 64, by: tl.float32 = 1.0):
+def moved(x, y, n, BLOCK: tl.constexpr = 64, by: tl.float32 = 1.0):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < n)
     tl.store(y + at, value + by, mask=at < n)
@@ -203,11 +205,21 @@ def test_arguments_are_taken_in_the_order_of_the_parameters(kernel) -> None:
     simulate(kernel, (given["a"], given["b"], given["c"]), (2, 1))
     assert is_right(given)
     x, y = torch.arange(100.0), torch.zeros(100)
-    made = shifted.compile(x, y, 100, grid=(2,))
+    made = moved.compile(x, y, 100, grid=(2,))
     emulate(made, (x, y, 100), (2,))
     assert torch.equal(y, x + 1)
     emulate(made, [x, y, 100, 64, 2.0], 2)
     assert torch.equal(y, x + 2)
+
+
+def test_the_runs_are_found_after_the_first_import_without_its_cost() -> None:
+    text = (
+        "import sys, tiledsl\n"
+        "assert not {'tiledsl.simulator', 'tiledsl.emulate'} & set(sys.modules)\n"
+        "assert tiledsl.simulator.emulate.__module__ == 'tiledsl.simulator'\n"
+        "assert tiledsl.emulate.EmulationFault.__mro__[1] is tiledsl.TileError\n"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
 
 
 def test_arguments_that_are_no_arguments_are_refused(kernel) -> None:

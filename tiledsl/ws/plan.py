@@ -20,7 +20,8 @@ class Plan:
     by `split` (0 rows, 1 columns of the accumulator).  swapped: the tensor core computes the
     transposed product.
     persistent: one CTA (cluster) per SM walks over tiles in groups of `raster_group` along
-    `group_axis`. cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
+    `group_axis`, in the order of the grid where that is 0.
+    cluster_size CTAs side by side along grid axis `cluster_axis` multicast what they
     share; with split_k > 1 they
     share one tile and split its loop instead.
     turns: warpgroups that share a tile issue their products one after the other.
@@ -109,7 +110,8 @@ class Plan:
             parts.append(f"cluster {self.cluster_size} ({how})")
         if self.persistent:
             drawn = ", tiles drawn at run time" if self.dynamic else ""
-            parts.append(f"persistent{drawn}, raster group {self.raster_group}")
+            group = f", raster group {self.raster_group}" if self.raster_group else ""
+            parts.append(f"persistent{drawn}{group}")
         more = {
             "deferred paced epilogue": self.deferred,
             f"prefetch {self.prefetch}": self.prefetch,

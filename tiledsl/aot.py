@@ -16,7 +16,9 @@ from tiledsl.call import GridLike
 from tiledsl.codegen.c_launcher import header_text
 from tiledsl.codegen.c_launcher import source_text
 from tiledsl.errors import LaunchError
+from tiledsl.inspection import ANY_GRID
 from tiledsl.interface import KernelInterface
+from tiledsl.ir.specs import ScalarSpec
 from tiledsl.jit import JitFunction
 
 NAMED = "tiledsl_exported"
@@ -88,6 +90,16 @@ def compile_file(path: Path, output: Path, kernels: Sequence[str] | None = None)
     return [file for item in found for file in write_export(item, output)]
 
 
+def facts_of(item: Export) -> list[str]:
+    """What the compiled text takes for granted of each argument."""
+    _, request = item.kernel.request_for(item.args, item.kwargs, item.grid or ANY_GRID)
+    specs = request.specs.items()
+    known = {n: s.value for n, s in specs if isinstance(s, ScalarSpec) and s.value}
+    lines = ["Right for these arguments only, which it does not check:"]
+    lines += [f"  {name}: {spec}" for name, spec in specs if name not in known]
+    return lines + [f"  {name} = {value}, no argument here" for name, value in known.items()]
+
+
 def write_export(item: Export, output: Path) -> list[Path]:
     """Compiles an export and writes its files."""
     made = item.kernel.compile(*item.args, grid=item.grid, **item.kwargs)
@@ -95,6 +107,7 @@ def write_export(item: Export, output: Path) -> list[Path]:
     module = made.module
     constants = ", ".join(f"{k}={v}" for k, v in made.constants.items())
     notes = f"Kernel {module.name} for sm_90a; constants: {constants or 'none'}."
+    notes += "".join(f"\n{line}" for line in facts_of(item))
     if module.pdl:
         notes += "\nLaunched without programmatic dependent launch."
     texts = {

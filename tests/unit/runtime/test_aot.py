@@ -176,3 +176,31 @@ def test_the_standalone_text_compiles_by_itself(made):
     text = (made[0].parent / "scale.cu").read_text()
     compiled = compile_module(KernelModule("scale", text, (), (), 128))
     assert compiled.cubin.startswith(b"\x7fELF")
+
+
+ROWS = textwrap.dedent("""
+    import torch
+    import tiledsl, tiledsl.language as tl
+
+    @tiledsl.jit
+    def doubled(x, o, n, step, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        row = tl.program_id(0) * step
+        tl.store(o + row + i, tl.load(x + row + i, mask=i < n) * 2, mask=i < n)
+
+    x = torch.empty(8, 128, device="meta")
+    tiledsl.export(doubled, x, x, 128, 128, 128, grid=(8,), name="full")
+    tiledsl.export(doubled, x, x, 96, 128, 128, grid=(8,), name="part")
+""")
+
+
+def test_a_header_says_what_arguments_were_taken_for(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(ROWS)
+    compile_file(path, tmp_path / "out")
+    full, part = ((tmp_path / "out" / f"{name}.h").read_text() for name in ("full", "part"))
+    assert "x: pointer<f32, align 16>" in full
+    assert "n = 128, no argument here" in full
+    assert "CUdeviceptr x, CUdeviceptr o, int step)" in full
+    assert "n: scalar<i32, multiple of 16>" in part
+    assert "CUdeviceptr x, CUdeviceptr o, int n, int step)" in part

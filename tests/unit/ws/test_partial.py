@@ -36,6 +36,9 @@ from tiledsl.ir.parser import parse_graph
 from tiledsl.report import render_report
 from tiledsl.target import HOPPER
 from tiledsl.ws.check import check
+from tiledsl.ws.cost import BLOCK_CLOCKS
+from tiledsl.ws.cost import Problem
+from tiledsl.ws.cost import vector_clocks
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.simulate import simulate
 
@@ -130,6 +133,8 @@ def test_few_rows_with_f32_sums(M: int) -> None:
     kernel = fp8(M, 8192, 8192)
     assert isinstance(kernel.plan, Plan)
     assert kernel.plan.swapped == (M < 64)
+    assert (kernel.constants["BN"], kernel.plan.num_consumers, kernel.plan.split_k) == (64, 1, 1)
+    assert kernel.plan.prefetch * kernel.constants["BK"] >= 1280
     assert kernel.certificate is not None
     assert kernel.certificate.proved
 
@@ -242,17 +247,36 @@ def test_a_fault_in_one_of_the_loops_is_found(name: str, options: dict[str, int]
 
 
 @pytest.mark.parametrize(
-    ("M", "tile"),
+    ("M", "K", "tile"),
     [
-        (64, (64, 64)), (128, (128, 112)), (512, (128, 224)), (1024, (128, 224)),
-        (2048, (192, 128)), (4096, (192, 128)),
+        (64, 2048, (64, 64)), (64, 4096, (64, 64)), (64, 7168, (64, 64)),
+        (128, 2048, (128, 112)), (128, 4096, (128, 112)), (128, 7168, (128, 112)),
+        (512, 2048, (128, 224)), (1024, 2048, (128, 224)),
+        (2048, 2048, (192, 128)), (4096, 2048, (192, 128)),
     ],
     ids=str,
 )  # fmt: skip
-def test_tiles_of_scaled_products(M: int, tile: tuple[int, int]) -> None:
+def test_tiles_of_scaled_products(M: int, K: int, tile: tuple[int, int]) -> None:
     """As measured: columns in several blocks where fewer waves or columns outweigh their scales."""
-    kernel = scaled(M, 7168, 2048)
+    kernel = scaled(M, 7168, K)
     assert (kernel.constants["BM"], kernel.constants["BN"]) == tile
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.split_k == (2 if M == 128 else 1)
+
+
+def test_blocks_of_a_tile_cost_nothing_where_slots_come_late() -> None:
+    """Only where the larger operand comes from HBM, and no element chooses its scale."""
+    made = scaled(128, 7168, 4096).plan
+    assert isinstance(made, Plan)
+    plan = replace(made, split=0, swapped=False)
+    p = Problem((1, 64, 1), 32, (128, 112, 128), 1, True, 1 << 25, 1 << 20, True)
+    p = replace(p, adds=1, reads_vectors=True)
+    cut = replace(p, cuts_blocks=True)
+    assert vector_clocks(plan, cut, 0.0) == vector_clocks(plan, p, 0.0) + BLOCK_CLOCKS / 2
+    assert vector_clocks(plan, cut, BLOCK_CLOCKS) == vector_clocks(plan, p, 0.0)
+    for other, problem in ((plan, replace(cut, rereads=2)), (replace(plan, split=1), cut)):
+        assert vector_clocks(other, problem, BLOCK_CLOCKS) == vector_clocks(other, problem, 0.0)
+    assert vector_clocks(plan, replace(cut, reads_vectors=False), 0.0) == 0
 
 
 def test_sums_and_products_of_224_registers_make_one_wave() -> None:

@@ -116,6 +116,21 @@ def test_which_lengths_fill_an_index(fake):
     assert found == {"a": ("C", "D"), "b": ("C",)}
 
 
+def test_lengths_that_are_all_of_a_mask_in_a_loop_stay_arguments(fake):
+    def kernel(a, b, c, d, e, o, n, B: tl.constexpr):
+        cols = tl.arange(0, B)
+        inside = cols < a
+        first = tl.load(o + cols, mask=cols < e)
+        for i in tl.range(n):
+            tl.store(o + cols, first, mask=inside)
+            tl.store(o + i + cols, i, mask=cols < b)
+            tl.store(o + i + cols, i, mask=(cols < c) & (cols + i < n))
+        for _ in tl.static_range(2):
+            tl.store(o + cols, 1, mask=cols < d)
+
+    assert limits_of(kernel, tuple("abcden"), ("B",)) == dict.fromkeys("cde", ("B",))
+
+
 def test_where_a_one_matters(fake):
     def kernel(a, b, c, d, e, f, g, h):
         for i in tl.range(0, a, b):

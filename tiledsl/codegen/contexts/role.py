@@ -14,6 +14,8 @@ from tiledsl.codegen.registry import enters
 from tiledsl.codegen.watch import role_registers
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops import role as ops
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.types import TileType
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def enter_role(op: ops.Role, e: Emission) -> None:
         and op.num_ctas == 1
         and not op.dealt
         and not any(o.opcode.startswith("mma.") for o in op.body.walk())
+        and not any(_fetches_for_sums(o) for o in op.body.walk())
     )
     e.places.append(place)
 
@@ -74,6 +77,18 @@ def role(op: ops.Role, e: Emission, body: str) -> RoleContext:
     if any(r.warp and r.first_warpgroup == op.first_warpgroup for r in _chain(op)):
         return RoleContext(_head(op, e), op.name, registers, declared + body, "open")
     return RoleContext(_head(op, e), op.name, registers, declared + body)
+
+
+def _fetches_for_sums(op: Op) -> bool:
+    """Whether a loop fetches tiles through cp.async and carries tiles of registers.
+
+    These stay in registers all along, and what ptxas makes of loads and copies between them hangs
+    on little: gradients of norms keep the addresses with which they were measured.
+    """
+    if not isinstance(op, For):
+        return False
+    carried = [v for v in op.carried if isinstance(v.type, TileType) and v.type.num_elements > 1]
+    return bool(carried) and any(o.opcode == "pointer.fetch_lanes" for o in op.body.walk())
 
 
 def _fills_block(op: ops.Role, e: Emission) -> bool:

@@ -83,6 +83,8 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
     """A line for each channel: what it holds, and what loads or reads it."""
     if kernel.analysis is None:
         return [] if kernel.machine is None else _rings(kernel.machine)
+    buffers: list[Buffer] = kernel.machine.find(Buffer) if kernel.machine else []
+    slots = {b.result.name: b.slots for b in buffers}
     out: list[str] = []
     for found in kernel.analysis.loops:
         loads = (*found.loads, *slot_vectors(found))
@@ -92,9 +94,10 @@ def _channels(kernel: Kernel, plan: Plan) -> list[str]:
         )
         size = sum(o.smem.bytes for o in loads)
         at = found.loop.loc.short if found.loop.loc else "?"
+        depths = {slots.get(f"{o.name}_ring", plan.num_stages) for o in loads}
+        depth = " and ".join(map(str, sorted(depths, reverse=True)))
         out.append(
-            f"  ({names}): {size} bytes a slot, depth {plan.num_stages}; "
-            f"feeds the dot(s) of the loop at {at}"
+            f"  ({names}): {size} bytes a slot, depth {depth}; feeds the dot(s) of the loop at {at}"
         )
     return out
 

@@ -27,6 +27,7 @@ from tiledsl.lowering import with_views
 from tiledsl.ws.accesses import fuse_accesses
 from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
+from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.bulk import cut_stores
 from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.epilogue_channel import build_loader
@@ -49,6 +50,7 @@ from tiledsl.ws.partition import build_producer
 from tiledsl.ws.partition import make_channels
 from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.plan import revised
 from tiledsl.ws.pointer_operands import pointer_operand
 from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.refusals import BY_OPTIONS
@@ -189,9 +191,6 @@ def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
     stores, notes = stored_geometry(analysis.stores, plan)
     if plan.deferred and not stores:
         raise ScheduleError(f"{plan.describe()}: only a staged store can be deferred")
-    asked = request.overrides.num_stages
-    if asked is not None and asked > plan.num_stages:
-        notes.append(fewer_slots(asked, plan.num_stages))
     if request.overrides.raster_group is not None and not plan.persistent:
         notes.append("raster_group is ignored: each program is a CTA, or a cluster, of its own")
     out, builder, mapping = role_graph(graph)
@@ -244,6 +243,19 @@ def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]
     return out, Builder(out), mapping
 
 
+def with_real_slots(request: Request, plan: Plan, smem: SmemPlan, notes: list[str]) -> Plan:
+    """The plan with the slots that its rings have, and a note where that is not what was asked."""
+    if smem.cut_slots:
+        held = " and ".join(map(str, smem.cut_slots))
+        why = "exchanges between threads take the room"
+        notes.append(f"rings of {held} slots instead of {plan.num_stages}: {why}")
+        plan = revised(plan, num_stages=smem.cut_slots[0])
+    asked = request.overrides.num_stages
+    if asked is not None and asked > plan.num_stages:
+        notes.append(fewer_slots(asked, plan.num_stages))
+    return plan
+
+
 def lower_roles(
     request: Request,
     out: TileGraph,
@@ -268,6 +280,7 @@ def lower_roles(
     plan = settle_prefetch(out, plan, request.overrides.prefetch, notes)
     smem = lower_aref(out, plan, next(iter(stores.values()), None), target)
     dump(request, out, "22_machine")
+    plan = with_real_slots(request, plan, smem, notes)
     if smem.end_bytes > target.smem_of(plan.ctas_per_sm):
         what = f"{plan.ctas_per_sm} CTAs an SM have no room for {smem.end_bytes} bytes each"
         raise ResourceError(what)

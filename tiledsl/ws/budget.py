@@ -40,10 +40,14 @@ class Block:
 
 @dataclass
 class SmemPlan:
-    """Buffers in order of allocation."""
+    """Buffers in order of allocation.
+
+    cut_slots: of rings that have fewer than planned, the deepest first; empty where all are there.
+    """
 
     blocks: list[Block] = field(default_factory=list[Block])
     end_bytes: int = 0
+    cut_slots: tuple[int, ...] = ()
 
     def take(
         self,

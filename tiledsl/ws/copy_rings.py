@@ -45,6 +45,7 @@ from tiledsl.ws.warp_dots import warp_dot
 
 NOT_COPIED = "is not copied ahead of its iteration"
 """What notes say of a load, before the reason."""
+LATE = "copies go to the slot that was just read, so that one less suffices"
 FLIGHT_SLOTS = 4
 """Slots from which on a product stays in flight over the end of an iteration: it still reads one,
 and of three that leaves too few for the copies."""
@@ -159,12 +160,22 @@ def _decide(
     is_whole = 0 < trips <= depth
     if is_whole:  # more slots than iterations would stay empty
         depth, late = trips, False
+    why = "one for each iteration" if is_whole else LATE * late
+    why = "one for each of its few likely iterations" if is_short else why
+    notes += _fewer(loop, depth, limits, why)
     plan = CopyLoop(
         loop, tuple(found), ops, used, state, depth, dot, limits.groups,
         late=late, is_fenced=by_warps is not None or (late and any(writes[:1])), by_warps=by_warps,
         is_whole=is_whole,
     )  # fmt: skip
     return plan, notes
+
+
+def _fewer(loop: For, depth: int, limits: RingLimits, why: str) -> list[str]:
+    """What is said of rings with fewer slots than they may have."""
+    if depth >= limits.depth:
+        return []
+    return [f"{_place(loop)}: {depth} slots instead of {limits.depth}: {why}"]
 
 
 # ---------------------------------------------------------------------- the loop

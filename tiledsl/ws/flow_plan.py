@@ -24,7 +24,6 @@ from tiledsl.ws.loop_schedule import math_clocks
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.select import Extents
 from tiledsl.ws.select import Grid
 from tiledsl.ws.select import Launch
@@ -132,8 +131,6 @@ def _plan(
     if isinstance(slots, str):
         return slots
     notes: list[str] = [*flow.notes]
-    if overrides.num_stages is not None and overrides.num_stages > slots.depth:
-        notes.append(fewer_slots(overrides.num_stages, slots.depth))
     schedules: dict[int, LoopSchedule] = {}
     for f in flow.loops:
         best, lines = schedule_loop(f, consumers, min(limit, registers))

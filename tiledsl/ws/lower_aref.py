@@ -118,7 +118,7 @@ class Lowering(StoreLowering):
     # ------------------------------------------------------------------ kernel level
     def run(self) -> SmemPlan:
         graph, plan = self.graph, self.plan
-        self.shrink_rings()
+        self.fit_rings()
         stores = [*graph.find(tma.StoreTile), *graph.find(Store)]
         self.written |= {t for s in stores for t in tensors_of(s.tensor)}
         creates = graph.find(aref.Create)
@@ -155,6 +155,16 @@ class Lowering(StoreLowering):
             graph.append(graph.body, barrier.ClusterSync())
         graph.level = Level.MACHINE
         return self.smem
+
+    def fit_rings(self) -> None:
+        """Rings with as many slots as there is room for, and how many those of operands have."""
+        planned = [op.depth for op in self.graph.find(aref.Create)]
+        self.shrink_rings()
+        slots = [op.depth for op in self.graph.find(aref.Create)]
+        if slots != planned:
+            pairs = zip(slots, planned, strict=True)
+            held = {n for n, before in pairs if before == self.plan.num_stages}
+            self.smem.cut_slots = tuple(sorted(held, reverse=True))
 
     def shrink_rings(self) -> None:
         """Takes slots from the rings until there is room for what ops need for themselves.

@@ -108,9 +108,7 @@ def laid_out(
         depth = min(fits, paired)
         plan = replace(plan, min_blocks=max(plan.min_blocks, 2))
     depth = _one_wave(depth, slot_bytes, rest, plan, target, prod(grid))
-    note = ""
-    if fits < most and asked is not None:
-        note = f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"
+    note = _not_followed(asked, fits, slot_bytes)
     if depth < 2:
         note = f"no rings: two slots of {slot_bytes} bytes do not fit, {rest} more are in use"
         depth = 0
@@ -120,7 +118,23 @@ def laid_out(
             # With smaller rings, operands of dots outside of the loops have no room in them.
             depth = depth - 1 if depth > 2 else 0
             made = _attempt(graph, plan, target, depth, room)
-    return made.laid_out(plan, note)
+    return made.laid_out(plan, note or _cut(asked, depth))
+
+
+def _not_followed(asked: int | None, fits: int, slot_bytes: int) -> str:
+    """What is said of a number of slots that cannot be had, or ""."""
+    if asked is None or 2 <= asked <= fits:
+        return ""
+    if asked < 2 <= fits:
+        return f"num_stages={asked}: copies ahead of a dot take two slots, which are used"
+    return f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"
+
+
+def _cut(asked: int | None, depth: int) -> str:
+    """What is said of fewer slots than would fit, or ""."""
+    if asked is None or depth >= asked or not depth:
+        return ""
+    return f"num_stages={asked}: {depth} slots, which leave room for exchanges or more programs"
 
 
 def _one_wave(
@@ -259,8 +273,9 @@ class _Attempt:
         plan = replace(plan, stays=self.stays, min_blocks=blocks)
         loops = [ring for ring in self.graph.find(Ring) if ring.depth > 1 or self.depth == 1]
         depth = self.depth if loops else 0
+        slots = tuple(sorted({ring.depth for ring in loops}, reverse=True))
         notes = [*([note] if note else []), *self.notes]
-        return self.graph, self.role, notes, replace(plan, num_stages=depth)
+        return self.graph, self.role, notes, replace(plan, num_stages=depth, slots=slots)
 
 
 def _attempt(

@@ -121,7 +121,8 @@ class SinglePlan:
 
     num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
     min_blocks: CTAs that the registers of an SM hold at least.
-    num_stages: slots of the rings that copies fill, 0 where there are none.
+    num_stages: slots that rings which copies fill may have, 0 where there are none. slots: those
+    that they have, the deepest first: a short loop needs fewer.
     pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
     stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
     may_grow: where more warps may hold what the registers of these do not.
@@ -135,6 +136,7 @@ class SinglePlan:
     num_ctas: int = 1
     min_blocks: int = 1
     num_stages: int = 0
+    slots: tuple[int, ...] = field(default=(), compare=False)
     pdl: bool = True
     stays: bool = False
     may_grow: bool = field(default=False, compare=False)
@@ -180,7 +182,8 @@ class SinglePlan:
 
     def describe(self) -> str:
         cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""
-        slots = f", stages {self.num_stages}" if self.num_stages else ""
+        found = self.slots or (self.num_stages,)
+        slots = f", stages {' and '.join(map(str, found))}" if self.num_stages else ""
         stays = ", stays for the next program" if self.stays else ""
         return f"single role, {self.num_warps} warps{cluster}{slots}{stays}"
 

@@ -88,6 +88,27 @@ def test_columns_that_wrap_around_beside_other_masks() -> None:
     assert made.module.source.count("copy_lane<8>(") == 1
 
 
+@triton.jit
+def scattered(a: tl.Tensor, b: tl.Tensor, rows, c, N, BM: tl.constexpr = 128):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * 128
+    acc = tl.zeros((BM, 128), tl.float32)
+    for k in range(0, a.shape[1], 64):
+        acc = tl.dot(a.load((m, k), (BM, 64)), b.load((k, n), (64, 128)), acc)
+    row = tl.load(rows + m + tl.arange(0, BM))
+    tl.store(c + row[:, None] * N + n + tl.arange(0, 128)[None, :], acc.to(tl.bfloat16))
+
+
+def test_a_ring_that_gives_way_to_exchanges_is_as_deep_as_the_plan_says() -> None:
+    x = torch.empty(4096, 4096, device="meta", dtype=torch.bfloat16)
+    rows = torch.empty(4096, device="meta", dtype=torch.int32)
+    text = scattered.report(x, x, rows, x, 4096, grid=(32, 32), num_stages=7)
+    assert re.findall(r"ring +\d+ bytes +(\d+) slots of [\dx]+ bf16", text) == ["6", "6"]
+    assert ", stages 6, " in text
+    assert "bytes a slot, depth 6; feeds" in text
+    assert "rings of 6 slots instead of 7: exchanges between threads take the room" in text
+    assert "num_stages=7: 6 slots fit and are used" in text
+
+
 def texts_of_convolutions(channels: int) -> Iterator[tuple[str, str]]:
     """The text of a convolution, whole and from its loop on: a load role copies, and in rings."""
     args, _, grid = conv_args(1, 8, 8, channels, 64, (64, 64, 64))

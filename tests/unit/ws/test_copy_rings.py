@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as tl
 from tests.copy_kernels import changing_rows
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
@@ -110,3 +112,29 @@ def test_what_a_loop_does_not_change_is_staged_once() -> None:
     before, loop = made.module.source.split("for (int page_1 = 0")
     assert "q_1" in before
     assert "q_1" not in loop
+
+
+@tiledsl.jit
+def short(a, rows, b, c, K: tl.constexpr, BK: tl.constexpr):
+    at, k = tl.arange(0, 64), tl.arange(0, BK)
+    row = tl.load(rows + at)
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(0, K, BK):
+        x = tl.load(a + row[:, None] * K + i + k[None, :])
+        acc = tl.dot(x, tl.load(b + (i + k[:, None]) * 64 + at[None, :]), acc)
+    tl.store(c + at[:, None] * 64 + at[None, :], acc)
+
+
+def test_slots_that_are_not_what_was_asked_for() -> None:
+    """The plan says how many the rings have, and a note why."""
+    args = gathered_args(256, 256, 256, (128, 128, 64))
+    made, _ = ring_kernel(gathered_matmul, args, num_stages=1)
+    assert made.plan.describe() == "single role, 8 warps, stages 2"
+    assert "num_stages=1: copies ahead of a dot take two slots, which are used" in made.notes
+    floats = [torch.empty(n, device="meta", dtype=torch.bfloat16) for n in (1 << 16, 1 << 14)]
+    rows = torch.empty(64, device="meta", dtype=torch.int32)
+    given = (floats[0], rows, floats[1], torch.empty(4096, device="meta"))
+    text = short.report(*given, 192, 64, grid=(1,), num_stages=5, warp_specialize=False)
+    assert re.search(r"plan: single role, \d warps, stages 3\n", text)
+    assert re.search(r"test_copy_rings.py:\d+: 3 slots instead of 5: one for each iteration", text)
+    assert "3 slots of 8192 bytes" in text

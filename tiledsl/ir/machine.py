@@ -157,7 +157,7 @@ class GlobalMemory:
             place = f"element {index}" if not rest else f"byte {address - block.base}"
             name = f"{block.name!r}" if block.name else "the nearest one"
             size = (block.stop - block.base) // block.array.itemsize
-            message += f": {place} of {name}, which has {size} elements"
+            message += f": {place} of {name}, whose memory holds {size} elements"
         if lane:
             message += f" (element {list(lane)} of the tile)"
         inside = [b for b in near if b.start <= address and address + itemsize <= b.stop]

@@ -172,10 +172,13 @@ def _problem(graph: TileGraph, op: Load | Store, box: Box, written: set[str] | N
             return "the kernel also stores through the pointer it loads from; store to another one"
         for dim, side in enumerate(box.sides):
             if side.wrap and not _beyond_is_dropped(graph, op.result, dim, side):
-                return "an index wraps around, and what lies beyond is used"
+                return (
+                    "an index wraps around, and what lies beyond is used: leave `% n` out and "
+                    "mask the load, or store the result by `tl.store` under a mask"
+                )
         return ""
     if any(s.wrap for s in box.sides):
-        return "the index of a store wraps around"
+        return "the index of a store wraps around: mask the store instead"
     return "the store asks for a cache operator" if op.hint else ""
 
 

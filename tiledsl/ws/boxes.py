@@ -78,7 +78,10 @@ def _positions(address: Address, type_: TileType) -> tuple[list[Side], dict[BoxN
     outer: dict[BoxNumber, Sum] = {}
     for product in address.offset.uniform.products:
         if not _assign(product, sides, outer):
-            raise NotAffine("an offset belongs to no dimension")
+            raise NotAffine(
+                "an offset is no multiple of a stride of the tile: write it as an index times a "
+                "stride that is a number or an argument"
+            )
     return sides, outer
 
 
@@ -94,14 +97,16 @@ def _side(address: Address, dim: int, extent: int) -> Side:
     elif len(p.scalars) == 1 and p.number == 1 and is_int_argument(p.scalars[0]):
         stride = p.scalars[0]
     else:
-        raise NotAffine(f"the stride of dimension {dim} is neither a number nor an argument")
+        raise NotAffine(
+            f"the stride of dimension {dim} is neither a number nor an argument: pass it as one"
+        )
     if isinstance(stride, int) and stride < 1:
         raise NotAffine(f"the stride of dimension {dim} is {stride}")
     if p.modulus is None:
         return Side(stride, Sum())
     assert p.inner is not None
     if isinstance(p.modulus, Value) and not is_int_argument(p.modulus):
-        raise NotAffine("a modulus is no argument")
+        raise NotAffine("a modulus is no argument: pass it as one")
     if isinstance(p.modulus, int) and p.modulus < 1:
         raise NotAffine(f"a modulus is {p.modulus}")
     return Side(stride, p.inner.uniform, p.modulus, wrap=True)

@@ -37,7 +37,7 @@ def test_out_of_bounds_names_the_tensor_the_place_and_the_line() -> None:
     with pytest.raises(LaunchError) as caught:
         vector_add[5](x, y, out, 1200, 256)
     text = str(caught.value)
-    assert "element 1000 of 'x_ptr', which has 1000 elements" in text
+    assert "element 1000 of 'x_ptr', whose memory holds 1000 elements" in text
     assert "element [232] of the tile" in text
     assert "x = tl.load(x_ptr + offsets, mask=mask)" in text
 
@@ -49,12 +49,14 @@ def poke(x_ptr, i, value):
 
 @pytest.mark.parametrize("index", [-1, 8, 2**40, -(2**40)])
 def test_stores_out_of_bounds(index: int) -> None:
-    with pytest.raises(LaunchError, match=f"element {index} of 'x_ptr', which has 8 elements"):
+    with pytest.raises(
+        LaunchError, match=f"element {index} of 'x_ptr', whose memory holds 8 elements"
+    ):
         poke[1](torch.zeros(8), index, 1.0)
 
 
 def test_elements_are_counted_from_where_a_slice_begins() -> None:
-    with pytest.raises(LaunchError, match="element 8 of 'x_ptr', which has 8 elements"):
+    with pytest.raises(LaunchError, match="element 8 of 'x_ptr', whose memory holds 8 elements"):
         poke[1](torch.zeros(20)[12:], 8, 1.0)
 
 

@@ -213,7 +213,7 @@ def declined(change: Callable[[str], str], **specs_: Any) -> str:
         ("& (rn < N)[None, :]", "& (rn >= 1)[None, :]", "the mask cuts dimension 1 at the low end"),
         ("* sb + rn[None, :]", "* sb + rn[None, :] * sb", "two dimensions have the same stride"),
         ("* sb + rn[None, :]", "* sb + (rn * rn)[None, :]", "two coordinates are multiplied"),
-        ("* sb + rn[None, :]", "* sb + (rn // 2)[None, :]", "an index comes from elementwise.floordiv"),
+        ("* sb + rn[None, :]", "* sb + (rn // 2)[None, :]", "an index comes from `//`, and is no sum"),
         ("b + (k", "c + (k", "also stores through the pointer it loads from"),
         ("b + (k", "tl.where(rn[None, :] < 5, a, b) + (k", "the pointer is computed by elementwise.select"),
         ("b + (k + rk)[:, None] * sb", "b + ((k + rk) % K)[:, None] * sb", "an index wraps around"),

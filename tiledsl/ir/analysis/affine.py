@@ -227,10 +227,27 @@ def _remainder(op: ew.Mod, dims: Dims) -> Sum:
     return Sum.of([Product(dim=along[0].dim, modulus=modulus, inner=inner)])
 
 
+_WORDS = {
+    "floordiv": "`//`",
+    "mod": "`%`",
+    "load": "a load",
+    "select": "`tl.where`",
+    "min": "`tl.minimum`",
+    "max": "`tl.maximum`",
+}
+"""Ops that indexes are often made by, as they are written in a kernel."""
+
+
 def _leaf(value: Value) -> Sum:
     if isinstance(value.type, TileType):
-        maker = value.defining_op.opcode if value.defining_op else "a loop or a branch"
-        raise NotAffine(f"an index comes from {maker}")
+        op = value.defining_op
+        maker = "a loop or a branch"
+        if op is not None:
+            name = op.opcode.rpartition(".")[2]
+            maker = _WORDS.get(name, f"`{name}`")
+        raise NotAffine(
+            f"an index comes from {maker}, and is no sum of `tl.arange` and scalars times strides"
+        )
     moved = _induction(value)
     return moved if moved is not None else Sum.of([Product(scalars=(value,))])
 

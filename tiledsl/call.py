@@ -112,6 +112,12 @@ def bind_call(
     bound.apply_defaults()
     runtime = {k: v for k, v in bound.arguments.items() if k not in constexprs}
     constants = {k: unwrap(v) for k, v in bound.arguments.items() if k in constexprs}
+    for k, v in constants.items():
+        if hasattr(v, "__dlpack__"):
+            raise LaunchError(
+                f"{name}: {k!r} is a tl.constexpr, got a tensor",
+                hint=f"pass {k}.item(), or leave out the annotation to get a pointer",
+            )
     options = {k: unwrap(v) for k, v in options.items() if k in OWN}
     check_options(options)
     num_warps = options.pop("num_warps", None)

@@ -284,3 +284,23 @@ def test_the_padding_of_a_block_is_what_it_says(option: str, want: float) -> Non
     kernel[(1,)](torch.ones(10), o, option)
     assert (o[:10] == 1).all()
     torch.testing.assert_close(o[10:], torch.full((6,), want), equal_nan=True)
+
+
+def test_a_tensor_is_no_constexpr() -> None:
+    out = torch.zeros(32, 32)
+    for launch in (copy[(1, 1)], copy.report):
+        options = {"grid": (1, 1)} if launch == copy.report else {}
+        with pytest.raises(LaunchError, match=r"'B' is a tl\.constexpr, got a tensor") as caught:
+            launch(out, out, torch.tensor(32), **options)
+        assert "pass B.item()" in str(caught.value)
+
+
+@tiledsl.jit
+def ones_below(o, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(o + i, 1.0, mask=i < n)
+
+
+def test_a_tensor_for_a_number_is_refused_where_it_is_compared() -> None:
+    with pytest.raises(TileError, match=r"pass n\.item\(\), or read it with tl\.load\(n\)"):
+        ones_below[(1,)](torch.zeros(64), torch.tensor(5), B=64)

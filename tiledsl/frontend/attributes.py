@@ -23,6 +23,7 @@ from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import may_capture
 from tiledsl.frontend.unsupported import LANGUAGE_MODULE
 from tiledsl.frontend.unsupported import capture_hint
+from tiledsl.frontend.unsupported import language_hint
 from tiledsl.frontend.unsupported import missing_name
 from tiledsl.ir.broadcasting import shape_of
 from tiledsl.ir.builtin import Builtin
@@ -43,6 +44,7 @@ from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.tile import expand_dims
 from tiledsl.ir.ops.tile import trans
+from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -158,11 +160,24 @@ def _value_attribute(frame: Frame, node: ast.Attribute, value: Value) -> object:
         return BoundMethod(method, value)
     known = _ATTRIBUTES.get(type(value.type), ())
     hint = did_you_mean(node.attr, [*known, *method_names(value.type)])
+    hint = language_hint(node.attr) or hint
     of_tensor = (*_ATTRIBUTES[TensorType], "load", "store", "stride")
-    points = isinstance(value.type, ScalarType) and value.type.dtype.is_pointer
-    if node.attr in of_tensor and points:
-        hint = f"annotate the parameter: `{value.name or 'x'}: tl.Tensor`; without it is a pointer"
+    if node.attr in of_tensor and pointer_dtype(value) and isinstance(value.type, ScalarType):
+        hint = _annotation_hint(value)
     raise NameUnresolved(f"{describe(value)} has no attribute {node.attr!r}", hint=hint)
+
+
+def _annotation_hint(pointer: Value) -> str:
+    name = pointer.name or "x"
+    return f"annotate the parameter: `{name}: tl.Tensor`; without it is a pointer"
+
+
+def refuse_extents_of_pointer(base: object, attribute: str) -> None:
+    """Refuses an index into `pointer.shape`, which is () as that of any scalar."""
+    if isinstance(base, Value) and pointer_dtype(base) is not None:
+        raise TypeMismatch(
+            f"{describe(base)} has no extents: its {attribute} is ()", hint=_annotation_hint(base)
+        )
 
 
 def _value_fact(frame: Frame, node: ast.Attribute, value: Value) -> object:
@@ -262,6 +277,8 @@ def lower_subscript(frame: Frame, node: ast.Subscript) -> object:
         index = axis_argument(evaluate(frame, node.slice), tensor.type.rank, what)
         return _extent(frame, node.value, tensor, index)
     base = evaluate(frame, node.value)
+    if base == () and isinstance(node.value, ast.Attribute):
+        refuse_extents_of_pointer(evaluate(frame, node.value.value), node.value.attr)
     if isinstance(base, Value):
         return _index_value(frame, node, base)
     if not is_sequence(base) and not isinstance(base, str):
@@ -304,6 +321,11 @@ def _index_value(frame: Frame, node: ast.Subscript, value: Value) -> Value:
             f"{describe(value)} cannot be subscripted",
             hint=f"load a block of it: {value.name or 'a'}.load(offsets, block_shape)",
         )
+    if pointer_dtype(value) is not None and not _adds_axes(frame, node.slice):
+        raise TypeMismatch(
+            f"{describe(value)} cannot be subscripted",
+            hint=f"tl.load({moved_pointer(node)}) reads what lies there",
+        )
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     new_axes = [i for i, item in enumerate(items) if _is_new_axis(frame, item)]
     kept = len(items) - len(new_axes)
@@ -311,6 +333,20 @@ def _index_value(frame: Frame, node: ast.Subscript, value: Value) -> Value:
     if kept > rank:
         raise TypeMismatch(f"{kept} axes are indexed, but {describe(value)} has {rank}")
     return expand_dims.fn(frame.mark(node), value, tuple(new_axes)) if new_axes else value
+
+
+def moved_pointer(node: ast.Subscript) -> str:
+    """`x + i` for `x[i]`, as source."""
+    indexes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if len(indexes) != 1 or isinstance(indexes[0], ast.Slice):
+        return f"{ast.unparse(node.value)} + offsets"
+    return f"{ast.unparse(node.value)} + {ast.unparse(indexes[0])}"
+
+
+def _adds_axes(frame: Frame, index: ast.expr) -> bool:
+    """Whether an index is made of `:` and None."""
+    items = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(isinstance(i, ast.Slice) or evaluate(frame, i) is None for i in items)
 
 
 def _is_new_axis(frame: Frame, item: ast.expr) -> bool:

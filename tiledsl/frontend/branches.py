@@ -34,6 +34,8 @@ from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import describe
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.pointer_values import pointer_dtype
+from tiledsl.ir.pointer_values import read_hint
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -58,7 +60,18 @@ def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) 
     """A condition as a scalar bool. Raises TypeMismatch for a tile."""
     if not isinstance(condition.type, ScalarType):
         raise not_a_condition(condition, word).at(frame.loc(node))
+    if pointer_dtype(condition) is not None:
+        raise pointer_condition(condition, word).at(frame.loc(node))
     return as_value(frame.mark(node), condition, int1)
+
+
+def pointer_condition(pointer: Value, word: str) -> TypeMismatch:
+    """The error for a pointer as a condition: what it points to, or whether it was given?"""
+    name = pointer.name or "pointer"
+    return TypeMismatch(
+        f"the condition of `{word}` must be a number, got {describe(pointer)}",
+        hint=f"{read_hint(pointer)}; `{name} is not None` asks whether it was given",
+    )
 
 
 def not_a_condition(condition: Value, word: str) -> TypeMismatch:

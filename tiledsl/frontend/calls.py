@@ -160,6 +160,12 @@ def _call_python(
         name = getattr(callee, "__name__", "function")
         if not _has_values((args, keywords)):
             return _call_host(cast("Callable[..., object]", callee), args, keywords)
+        if isinstance(getattr(callee, "__self__", None), list):
+            raise TypeMismatch(
+                f"a list cannot be changed in place, as {name}() does",
+                hint="write x = x + [tile] in a tl.static_range loop, or carry one tile "
+                "through the loop",
+            )
         raise TypeMismatch(f"{name}() takes compile-time values only", hint=_conversion_hint(name))
     if isinstance(callee, DType):
         raise TypeMismatch(f"a dtype cannot be called: {callee!r}", hint=f"write x.to({callee!r})")

@@ -12,6 +12,7 @@ from tiledsl.dtypes import int1
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.branches import not_a_condition
+from tiledsl.frontend.branches import pointer_condition
 from tiledsl.frontend.conditional import Sides
 from tiledsl.frontend.dispatch import evaluate
 from tiledsl.frontend.dispatch import expression
@@ -26,6 +27,7 @@ from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
 from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops.elementwise_functions import where
+from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.types import ScalarType
 
 # Python's own meaning, on compile-time values of any class.
@@ -241,6 +243,8 @@ def lower_conditional(frame: Frame, node: ast.IfExp) -> object:
         return evaluate(frame, node.body if condition else node.orelse)
     if not isinstance(condition.type, ScalarType):
         raise not_a_condition(condition, "if ... else")
+    if pointer_dtype(condition) is not None:
+        raise pointer_condition(condition, "if ... else").at(frame.loc(node.test))
     sides = Sides(frame, node)
     if sides.are_pure:
         sides.release()

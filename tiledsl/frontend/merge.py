@@ -102,6 +102,8 @@ def meet(x: object, y: object) -> Type | Conflict:
 
 def _meet_number(weak: DType, strong: DType, otherwise: Conflict) -> Type | Conflict:
     rank = {"bool": 0, "int": 1, "uint": 1, "float": 2}
+    if strong.is_pointer:
+        return otherwise
     return ScalarType(strong) if rank[weak.kind] <= rank[strong.kind] else otherwise
 
 

@@ -7,6 +7,8 @@ import ast
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
+from tiledsl.frontend.attributes import moved_pointer
+from tiledsl.frontend.attributes import refuse_extents_of_pointer
 from tiledsl.frontend.dispatch import Jump
 from tiledsl.frontend.dispatch import Return
 from tiledsl.frontend.dispatch import ReturnsEarly
@@ -19,12 +21,16 @@ from tiledsl.ir.markers import RangeSpec
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_sequence
+from tiledsl.ir.pointer_values import pointer_dtype
 
 
 @statement(ast.Assign)
 def run_assign(frame: Frame, node: ast.Assign) -> Signal:
     """`x = ...`, `x, y = ...`, `x = y = ...`."""
     value = evaluate(frame, node.value)
+    is_unpacked = any(isinstance(t, ast.Tuple | ast.List) for t in node.targets)
+    if value == () and is_unpacked and isinstance(node.value, ast.Attribute):
+        refuse_extents_of_pointer(evaluate(frame, node.value.value), node.value.attr)
     for target in node.targets:
         assign(frame, target, value)
     return None
@@ -43,8 +49,7 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
         case ast.Subscript():
             raise SyntaxNotSupported(
                 "assignment to a subscript is not part of the language",
-                hint="tiles and tuples do not change; build a new one, "
-                "or store to a tensor with a.store(offsets, tile)",
+                hint=_store_hint(evaluate(frame, target.value), target),
             ).at(frame.loc(target))
         case ast.Attribute():
             raise SyntaxNotSupported("assignment to an attribute is not part of the language").at(
@@ -54,6 +59,15 @@ def assign(frame: Frame, target: ast.expr, value: object) -> None:
             raise SyntaxNotSupported("a starred target is not part of the language").at(
                 frame.loc(target)
             )
+
+
+def _store_hint(base: object, target: ast.Subscript) -> str:
+    if pointer_dtype(base) is not None:
+        return f"tl.store({moved_pointer(target)}, value) writes what lies there"
+    return (
+        "tiles and tuples do not change; build a new one, "
+        "or store to a tensor with a.store(offsets, tile)"
+    )
 
 
 def _unpack(frame: Frame, target: ast.expr, elements: list[ast.expr], value: object) -> None:

@@ -21,6 +21,13 @@ _HINTS: dict[str, str] = {
 }  # fmt: skip
 
 
+_FORMULAS: dict[str, str] = {
+    "mean": "tl.sum(x, axis) / n",
+    "matmul": "tl.dot(a, b, acc)",
+    "mm": "tl.dot(a, b, acc)",
+}
+
+
 _TORCH_DTYPES = {
     "bfloat16": "bfloat16", "bool": "int1", "double": "float64", "float": "float32",
     "float16": "float16", "float32": "float32", "float64": "float64",
@@ -70,4 +77,13 @@ def missing_name(name: str, spelled: str, module: ModuleType) -> TileError:
         )
     if name in _HINTS:
         return SyntaxNotSupported(f"{spelled} is not supported", hint=_HINTS[name])
-    return NameUnresolved(f"the language has no {spelled}", hint=did_you_mean(name, dir(module)))
+    hint = language_hint(name) or did_you_mean(name, dir(module))
+    return NameUnresolved(f"the language has no {spelled}", hint=hint)
+
+
+def language_hint(name: str) -> str | None:
+    """What to write for a name that Triton or torch has, as a function or a method."""
+    if name in _FORMULAS:
+        return f"write {_FORMULAS[name]}"
+    twin = function_twin(name)
+    return f"did you mean {twin}?" if twin else None

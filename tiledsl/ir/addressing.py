@@ -6,7 +6,6 @@ expression of an offset is made again in 64 bits, from the values that it is com
 
 from __future__ import annotations
 
-from tiledsl.dtypes import DType
 from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.broadcasting import unify
@@ -21,18 +20,13 @@ from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.pointer import Add
+from tiledsl.ir.pointer_values import pointer_dtype
+from tiledsl.ir.pointer_values import read_hint
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
 _ARITHMETIC = (ew.Add, ew.Sub, ew.Mul, ew.Neg)
 _VIEWS = (tile.Splat, tile.ExpandDims, tile.Broadcast, tile.Transpose, tile.Reshape, Hint)
-
-
-def pointer_dtype(x: object) -> DType | None:
-    """The dtype of a pointer or a tile of pointers; None for anything else."""
-    if isinstance(x, Value) and isinstance(x.type, ScalarType | TileType):
-        return x.type.dtype if x.type.dtype.is_pointer else None
-    return None
 
 
 def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
@@ -42,10 +36,10 @@ def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value
         raise TypeMismatch(
             f"{symbol}: pointers take + and - with an integer only, "
             f"got {describe(x)} and {describe(y)}",
-            hint=_scalar_hint(x if left else y),
+            hint=_hint(x if left else y),
         )
     if left and right:
-        raise TypeMismatch("+: two pointers cannot be added")
+        raise TypeMismatch("+: two pointers cannot be added", hint=_hint(y))
     pointer, offset = (x, y) if left else (y, x)
     distance = _offset(b, offset, symbol, pointer)
     if symbol == "-":
@@ -54,22 +48,15 @@ def pointer_arithmetic(b: Builder, symbol: str, x: Operand, y: Operand) -> Value
     return b.value(Add(base, distance))
 
 
-def _scalar_hint(pointer: object) -> str | None:
-    """For a pointer that may have been meant as a number: an argument that is a tensor."""
-    if not isinstance(pointer, Value) or pointer.defining_op is not None or not pointer.name:
-        return None
-    name = pointer.name
-    return (
-        f"the argument {name!r} is a tensor, and so a pointer: pass {name}.item(), "
-        f"or read it with tl.load({name})"
-    )
+def _hint(pointer: object) -> str | None:
+    return read_hint(pointer) if isinstance(pointer, Value) else None
 
 
 def _offset(b: Builder, x: Operand, symbol: str, pointer: object) -> Value:
     value = constant(b, x, int64) if isinstance(x, int) else x
     if isinstance(value, Value) and _is_integer(value):
         return widened(b, value)
-    hints = [_scalar_hint(pointer)]
+    hints = [_hint(pointer)]
     if isinstance(value, Value) and isinstance(value.type, TileType):
         hints.insert(0, "offsets are of an integer dtype, where loaded those of their tensor")
     hint = "; or ".join(h for h in hints if h)

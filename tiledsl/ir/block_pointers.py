@@ -16,7 +16,6 @@ from typing import cast
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
-from tiledsl.ir.addressing import pointer_dtype
 from tiledsl.ir.addressing import widened
 from tiledsl.ir.broadcasting import broadcast_value
 from tiledsl.ir.builder import Builder
@@ -32,6 +31,7 @@ from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.pointer import Add
+from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 

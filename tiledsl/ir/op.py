@@ -254,6 +254,8 @@ class Op(Declared):
     is_terminator: ClassVar[bool] = False
     is_unique: ClassVar[bool] = False
     is_loop: ClassVar[bool] = False
+    # Computes with numbers: pointers among its operands are refused.
+    numbers: ClassVar[bool] = False
     # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
     vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
@@ -317,12 +319,20 @@ class Op(Declared):
             raise TypeError(f"{self.opcode}: unknown fields {sorted(given)}")
         self.regions: tuple[Region, ...] = tuple(regions)
         try:
+            if self.numbers:
+                self._refuse_pointers()
             types = self.infer_types()
         except TileError as error:
             raise error.at(loc) from None
         self.results: tuple[Value, ...] = tuple(
             Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(types)
         )
+
+    def _refuse_pointers(self) -> None:
+        if any(getattr(getattr(v.type, "dtype", None), "is_pointer", False) for v in self.operands):
+            from tiledsl.ir.pointer_values import need_numbers
+
+            need_numbers(self.opcode.rpartition(".")[2], *self.operands)
 
     # ------------------------------------------------------------------ generic access
     @property

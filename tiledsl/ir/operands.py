@@ -29,6 +29,8 @@ from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.pointer_values import need_numbers
+from tiledsl.ir.pointer_values import spelled
 from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
@@ -64,6 +66,8 @@ def describe(x: object) -> str:
             return f"a {type(x).__name__} of {len(x)}"
         return "None" if x is None else f"a {type(x).__name__}"
     match x.type:
+        case (ScalarType() | TileType()) as type_ if type_.dtype.is_pointer:
+            return spelled(type_)
         case ScalarType(dtype=dtype):
             return f"a run-time {dtype!r} scalar"
         case TileType(shape=shape, dtype=dtype):
@@ -123,6 +127,11 @@ def _kind_rank(x: DType) -> int:
 def common_dtype(xs: Sequence[Operand], what: str) -> DType:
     """The dtype in which operands meet: values promote, numbers count if their kind is higher."""
     dtypes = [element_type(x, what) for x in xs]
+    if len(set(dtypes)) > 1:
+        if all(d.is_pointer for d in dtypes):
+            got = " and ".join(map(describe, xs))
+            raise TypeMismatch(f"{what}: pointers of one dtype are expected, got {got}")
+        need_numbers(what, *xs)
     strong = [d for d, x in zip(dtypes, xs, strict=True) if isinstance(x, Value)]
     if not strong:
         return functools.reduce(promote, dtypes)
@@ -157,11 +166,18 @@ def _as_float(x: bool | int | float, what: str) -> float:
 def as_value(
     b: Builder, x: Operand, dtype: DType | None = None, *, what: str = "argument"
 ) -> Value:
-    """X as a value, cast to `dtype` when one is given."""
+    """X as a value, cast to `dtype` when one is given; pointers are never cast unasked."""
     found = element_type(x, what)
     if not isinstance(x, Value):
         return constant(b, x, dtype or found, what=what)
-    return x if dtype is None or dtype == found else b.value(Cast(x, dtype))
+    if dtype is None or dtype == found:
+        return x
+    need_numbers(what, x)
+    if dtype.is_pointer:
+        raise TypeMismatch(
+            f"{what}: expected {dtype!r}, got {describe(x)}", hint=f"cast it: x.to({dtype!r})"
+        )
+    return b.value(Cast(x, dtype))
 
 
 def is_true(b: Builder, x: Operand, what: str) -> Value:

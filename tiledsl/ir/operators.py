@@ -10,20 +10,19 @@ from tiledsl.dtypes import int64
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.addressing import pointer_arithmetic
-from tiledsl.ir.addressing import pointer_dtype
 from tiledsl.ir.broadcasting import unify
 from tiledsl.ir.broadcasting import unify_pair
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
-from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import common_dtype
 from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_true
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise import Binary
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Div
 from tiledsl.ir.ops.elementwise import FloorDiv
@@ -36,6 +35,8 @@ from tiledsl.ir.ops.elementwise import Shl
 from tiledsl.ir.ops.elementwise import Shr
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.elementwise import Xor
+from tiledsl.ir.pointer_values import need_numbers
+from tiledsl.ir.pointer_values import pointer_dtype
 
 _BINARY: dict[str, type[Binary]] = {
     "+": Add, "-": Sub, "*": Mul, "/": Div, "//": FloorDiv, "%": Mod,
@@ -120,8 +121,10 @@ def _need_integers(symbol: str, dx: DType, dy: DType) -> None:
 
 def compare(b: Builder, symbol: str, x: Operand, y: Operand) -> Value:
     """`x symbol y` as int1, at least one of them a value."""
+    if (pointer_dtype(x) is None) != (pointer_dtype(y) is None):
+        need_numbers(symbol, x, y)
     if pointer_dtype(x) != pointer_dtype(y):
-        x, y = (as_value(b, v, int64) if pointer_dtype(v) else v for v in (x, y))
+        x, y = (b.value(Cast(v, int64)) for v in (x, y) if isinstance(v, Value))
     left, right = unify_pair(b, x, y, symbol)
     return b.value(Compare(_PREDICATES[symbol], left, right))
 

@@ -107,7 +107,7 @@ ERRORS = {
     "tl.atomic_and(p, 1.0)": "has no bits to combine",
     "tl.atomic_cas(p.to(tl.pointer_type(tl.int8)), 1, 1)": "too narrow",
     "p.load(0, 4)": "annotate the parameter",
-    "-p": "not supported",
+    "-p": "expected a number",
     "tl.make_block_ptr(p, (n, n), (n,), (0, 0), (4, 4), (1, 0))": "expected 2 integers, got 1",
     "tl.make_block_ptr(n, (n,), (1,), (0,), (4,), (0,))": "base must be a pointer",
     "tl.load(tl.make_block_ptr(p, (n,), (1,), (0,), (4,), (0,)), mask=True)": "no mask or other",
@@ -117,6 +117,111 @@ ERRORS = {
     "tl.multiple_of(n, 0)": "values must be positive",
     "tl.device_print(n)": "prefix must be a string",
 }  # fmt: skip
+
+
+READS = "tl.load(p + i) reads them"
+ARGUMENT = "read it with tl.load(p)"
+AS_NUMBERS = {
+    "tl.store(p, p)": ARGUMENT,
+    "tl.store(w, p)": ARGUMENT,
+    "tl.store(w + i, p + i)": READS,
+    "tl.store(p + i, tl.where(i < n, p + i, 0))": READS,
+    "tl.store(p + i, tl.where(p + i, 1.0, 0.0))": READS,
+    "tl.store(p + i, tl.maximum(p + i, 0))": READS,
+    "tl.store(p + i, tl.maximum(p + i, p + i))": READS,
+    "tl.store(p + i, tl.clamp(p + i, 0, 1))": READS,
+    "tl.store(p + i, tl.full((64,), p, tl.float32))": ARGUMENT,
+    "tl.store(p + i, 1.0, mask=p + i)": READS,
+    "tl.load(p + i, mask=i < n, other=p + i)": READS,
+    "tl.atomic_add(p, p)": ARGUMENT,
+    "tl.atomic_cas(w, p, 3)": ARGUMENT,
+    "p.to(tl.int32)": "addresses have 64 bits",
+    "(p + i).to(tl.float64, bitcast=True)": READS,
+    "1.0 if p else 2.0": "`p is not None` asks whether it was given",
+    "not p": ARGUMENT,
+    "p and n": ARGUMENT,
+    "p > 0": ARGUMENT,
+    "p + i == 0": READS,
+    "n < p": ARGUMENT,
+    "tl.cdiv(p, 4)": ARGUMENT,
+    "tl.exp(p)": ARGUMENT,
+    "tl.exp(p + i)": READS,
+    "tl.sigmoid(p + i)": READS,
+    "tl.math.atan2(p + i, p + i)": READS,
+    "tl.fma(p + i, p + i, p + i)": READS,
+    "tl.sum(p)": ARGUMENT,
+    "tl.sum(p + i)": READS,
+    "tl.argmax(p + i, 0)": READS,
+    "tl.cumsum(p + i)": READS,
+    "tl.sort(p + i)": READS,
+    "tl.softmax(p + i)": READS,
+    "tl.histogram(p + i, 64)": READS,
+    "tl.device_assert(p)": ARGUMENT,
+    "abs(p)": ARGUMENT,
+    "tl.max(p + i[:, None] * n + (i[None, :] + 1))": "tl.load(p + i[:, None] * n + (i[None, :] + 1))",
+    "p + p": ARGUMENT,
+    "p if n > 3 else 0": ARGUMENT,
+    "w if n > 3 else p": "pointers of one dtype are expected",
+    "tl.load(p).to(tl.pointer_type(tl.float32))": "an integer becomes a pointer",
+    "p.shape[0]": "annotate the parameter: `p: tl.Tensor`",
+    "a, b = p.shape": "annotate the parameter: `p: tl.Tensor`",
+    "p[i]": "tl.load(p + i) reads what lies there",
+    "p[i, i]": "tl.load(p + offsets)",
+    "p[i] = 1.0": "tl.store(p + i, value)",
+    "p[i] += 1.0": "tl.store(p + i, value)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", AS_NUMBERS)
+def test_pointers_are_no_numbers(statement: str) -> None:
+    text = f"def kernel(p, w, n):\n    i = tl.arange(0, 64)\n    {statement}\n"
+    with pytest.raises(TileError) as caught:
+        graph_of(compiled(text, {"tl": tl}), w=PointerSpec(tl.int64))
+    assert AS_NUMBERS[statement] in str(caught.value)
+    assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["if", "while"])
+def test_pointers_are_no_conditions(word: str) -> None:
+    text = f"def kernel(p, n):\n    {word} p:\n        n += 1\n"
+    with pytest.raises(TypeMismatch, match=f"the condition of `{word}` must be a number"):
+        graph_of(compiled(text, {"tl": tl}))
+
+
+def test_a_pointer_and_a_number_do_not_meet_after_an_if() -> None:
+    text = "def kernel(p, n):\n    q = p\n    if n > 3:\n        q = 0\n    tl.store(q, 1.0)\n"
+    with pytest.raises(TypeMismatch, match="'q' has two types"):
+        graph_of(compiled(text, {"tl": tl}))
+
+
+AS_POINTERS = (
+    "tl.store(tl.where(i < n, p + i, q + i), 1.0)",
+    "tl.store(p if n > 3 else q, 1.0)",
+    "tl.store(w + i, (p + i).to(tl.int64))",
+    "tl.store(w, p.to(tl.uint64, bitcast=True))",
+    "tl.store(w, p.to(tl.int1))",
+    "tl.store(tl.load(w + i).to(tl.pointer_type(tl.float32)), 1.0)",
+    "tl.store(p.to(tl.pointer_type(tl.int8)) + i, 1)",
+    "tl.store(w.to(tl.pointer_type(tl.pointer_type(tl.float32))), p)",
+    "tl.store(w, p.to(tl.int64) - q.to(tl.int64))",
+    "tl.store(w + i, p + i == q + i)",
+    "tl.store(w, p != w)",
+    "tl.store(w, p is not None)",
+    "tl.store(tl.broadcast_to((p + i)[:, None], (64, 64)), 1.0)",
+    "tl.store(tl.trans(tl.reshape(p + i, (8, 8))), 1.0)",
+    "tl.store(tl.gather(p + i, i, 0), 1.0)",
+    "tl.store(tl.flip(tl.cat(p + i, q + i)), 1.0)",
+    "tl.store(tl.split(tl.join(p + i, q + i))[0], 1.0)",
+    "tl.store(tl.split(tl.join(p, q))[0], 1.0)",
+    "tl.store(tl.multiple_of(tl.full((64,), p, p.dtype), 16), 1.0)",
+    "tl.device_print('p', p)",
+)
+
+
+@pytest.mark.parametrize("statement", AS_POINTERS)
+def test_pointers_are_moved_chosen_and_cast(statement: str) -> None:
+    text = f"def kernel(p, q, w, n):\n    i = tl.arange(0, 64)\n    {statement}\n"
+    graph_of(compiled(text, {"tl": tl}), q=P, w=PointerSpec(tl.int64))
 
 
 @pytest.mark.parametrize("statement", ERRORS)

@@ -17,6 +17,7 @@ from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.op import operands
 from tiledsl.ir.op import region
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -208,6 +209,7 @@ def _bound(given: object, name: str) -> Value | int:
     if isinstance(x, Value):
         if isinstance(x.type, ScalarType) and x.type.dtype.is_int:
             return x
+        need_numbers(f"range(): {name}", x)
         raise TypeMismatch(f"range(): {name} must be an integer scalar, got {x.type}")
     if isinstance(x, bool) or not isinstance(x, int):
         raise TypeMismatch(f"range(): {name} must be an integer, got {x!r}")

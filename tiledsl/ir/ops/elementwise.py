@@ -14,13 +14,16 @@ import numpy as np
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
 from tiledsl.dtypes import int1
+from tiledsl.dtypes import int64
 from tiledsl.dtypes import rounded
+from tiledsl.dtypes import uint64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.op import attribute
 from tiledsl.ir.op import operand
 from tiledsl.ir.ops.control import same_type
+from tiledsl.ir.pointer_values import not_a_number
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -73,6 +76,7 @@ class Constant(Op, opcode="elementwise.constant"):
 class Binary(Op):
     """Base of ops with two operands of one type and a result of that type."""
 
+    numbers = True
     allowed: ClassVar[tuple[str, ...]] = ("int", "uint", "float")
     a: Value = operand()
     b: Value = operand()
@@ -266,6 +270,19 @@ class Select(Op, opcode="elementwise.select"):
         return _where(condition, a, b).astype(np.asarray(a).dtype)
 
 
+def check_conversion(value: Value, dtype: DType, what: str) -> DType:
+    """The dtype of a value that is converted. Pointers convert from and to integers only."""
+    source = element_dtype(value, what)
+    if source.is_pointer and not (dtype.is_pointer or dtype in (int64, uint64)):
+        error = not_a_number(value, what)
+        if dtype.is_int and error.hint:
+            error.hint += "; addresses have 64 bits: .to(tl.int64)"
+        raise error
+    if dtype.is_pointer and not (source.is_pointer or source.is_int):
+        raise TypeMismatch(f"{what}: an integer becomes a pointer, got {source!r}")
+    return source
+
+
 class Cast(Op, opcode="elementwise.cast"):
     """Converts to another dtype.
 
@@ -278,7 +295,7 @@ class Cast(Op, opcode="elementwise.cast"):
     dtype: DType = attribute()
 
     def infer_types(self) -> tuple[Type, ...]:
-        element_dtype(self.a, "cast")
+        check_conversion(self.a, self.dtype, "cast")
         return (like(self.a.type, self.dtype),)
 
     def evaluate(self, a: Any) -> Any:
@@ -308,7 +325,7 @@ class Bitcast(Op, opcode="elementwise.bitcast"):
     dtype: DType = attribute()
 
     def infer_types(self) -> tuple[Type, ...]:
-        source = element_dtype(self.a, "bitcast")
+        source = check_conversion(self.a, self.dtype, "bitcast")
         if source.bits != self.dtype.bits:
             raise TypeMismatch(
                 f"bitcast: {source!r} has {source.bits} bits, {self.dtype!r} has {self.dtype.bits}"
@@ -322,6 +339,7 @@ class Bitcast(Op, opcode="elementwise.bitcast"):
 class Unary(Op):
     """Base of ops with one operand and a result of its type."""
 
+    numbers = True
     allowed: ClassVar[tuple[str, ...]] = ("float",)
     a: Value = operand()
 
@@ -470,6 +488,7 @@ class Ceil(Unary, opcode="elementwise.ceil"):
 class Fma(Op, opcode="elementwise.fma"):
     """a * b + c with one rounding, on floats of one type."""
 
+    numbers = True
     a: Value = operand()
     b: Value = operand()
     c: Value = operand()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tiledsl.dtypes import BY_NAME
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
+from tiledsl.dtypes import int1
+from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir import operators
 from tiledsl.ir.broadcasting import unify
@@ -40,6 +42,9 @@ from tiledsl.ir.ops.elementwise import Sqrt
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.elementwise import Tanh
 from tiledsl.ir.ops.elementwise import Unary
+from tiledsl.ir.ops.elementwise import check_conversion
+from tiledsl.ir.pointer_values import need_numbers
+from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -57,7 +62,8 @@ def cast(
     """Converts to another dtype; with `bitcast=True` keeps the bits (equal widths only).
 
     Float to narrower float rounds to nearest even, float to int truncates toward zero, anything to
-    int1 is `!= 0`. fp_downcast_rounding: "rtne", the default, or "rtz" toward zero.
+    int1 is `!= 0`. A pointer becomes an address, of 64 bits, and an integer a pointer.
+    fp_downcast_rounding: "rtne", the default, or "rtz" toward zero.
     """
     dtype = dtype_argument(dtype, "cast(): dtype")
     rounding = unwrap(fp_downcast_rounding)
@@ -73,6 +79,11 @@ def cast(
         return input if element_type(input, "cast()") == dtype else b.value(Bitcast(input, dtype))
     if isinstance(input, float) and dtype.is_int:
         return b.value(Cast(as_value(b, input), dtype))
+    if isinstance(input, Value) and (dtype.is_pointer or pointer_dtype(input)):
+        if dtype == int1:
+            return b.value(Cast(b.value(Cast(input, int64)), int1))
+        same = check_conversion(input, dtype, "cast()") == dtype
+        return input if same else b.value(Cast(input, dtype))
     return as_value(b, input, dtype, what="cast()")
 
 
@@ -89,6 +100,7 @@ def _truncated(b: Builder, x: Value, dtype: DType) -> Value:
 # ---------------------------------------------------------------------- math
 def _math(b: Builder, op: type[Unary], x: Operand, name: str) -> Value:
     """A function of floats; numbers and small integers of the source become float32 constants."""
+    need_numbers(f"{name}()", x)
     value = as_value(b, float(x) if isinstance(x, int) else x, what=f"{name}()")
     dtype = element_type(value, f"{name}()")
     if not dtype.is_float:
@@ -174,6 +186,7 @@ def ceil(b: Builder, x: Operand) -> Value:
 @builtin(methods=ON_VALUES)
 def sigmoid(b: Builder, x: Operand) -> Value:
     """1 / (1 + exp(-x)), elementwise; a narrow float is computed in float32 and rounded once."""
+    need_numbers("sigmoid()", x)
     value = as_value(b, float(x) if isinstance(x, int) else x, what="sigmoid()")
     dtype = element_type(value, "sigmoid()")
     wide = as_value(b, value, float32) if dtype.is_float and dtype.bits < 32 else value
@@ -186,6 +199,7 @@ def abs(b: Builder, x: Operand) -> Operand:
     """|x|, elementwise; the most negative integer stays."""
     if not isinstance(x, Value):
         return x if x >= 0 else -x
+    need_numbers("abs()", x)
     dtype = element_type(x, "abs()")
     return x if dtype.kind in ("bool", "uint") else b.value(Abs(x))
 
@@ -193,6 +207,7 @@ def abs(b: Builder, x: Operand) -> Operand:
 @builtin
 def fma(b: Builder, x: Operand, y: Operand, z: Operand) -> Value:
     """X * y + z with one rounding, elementwise."""
+    need_numbers("fma()", x, y, z)
     dtype = common_dtype((x, y, z), "fma()")
     if not dtype.is_float:
         raise TypeMismatch(f"fma(): expected floats, got {dtype!r}")
@@ -219,6 +234,7 @@ def _extremum(
 ) -> Operand:
     if not isinstance(x, Value) and not isinstance(y, Value):
         return (max if op is Max else min)(x, y)
+    need_numbers(what, x, y)
     dtype = common_dtype((x, y), what)
     if dtype.kind == "bool":
         raise TypeMismatch(

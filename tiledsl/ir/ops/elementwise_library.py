@@ -32,6 +32,7 @@ from tiledsl.ir.ops.control import same_type
 from tiledsl.ir.ops.elementwise import element_dtype
 from tiledsl.ir.ops.elementwise import like
 from tiledsl.ir.ops.elementwise_functions import ON_VALUES
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import Type
 
 
@@ -92,6 +93,7 @@ def _choose(function: LibraryFunction, args: tuple[Operand, ...], what: str) -> 
     for signature in function.signatures:
         if all(_fits(x, d, what) for x, d in zip(args, signature.args, strict=True)):
             return signature
+    need_numbers(what, *args)
     got = ", ".join(repr(element_type(x, what)) for x in args)
     forms = " or ".join(f"({', '.join(map(repr, s.args))})" for s in function.signatures[:4])
     raise TypeMismatch(

@@ -31,6 +31,7 @@ from tiledsl.ir.operands import axis_argument
 from tiledsl.ir.operands import compile_time_shape
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import is_number
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -336,6 +337,8 @@ def _offset(b: Builder, x: Any, what: str) -> Value:
     if is_number(x) and isinstance(x, int) and not isinstance(x, bool):
         return as_value(b, x)
     hint = None
+    if isinstance(x, Value) and isinstance(x.type, ScalarType):
+        need_numbers(what, x)
     if isinstance(x, Value) and isinstance(x.type, TileType):
         hint = (
             "an offset is where the block begins, a scalar; the block's extents say how far it goes"

@@ -32,6 +32,7 @@ from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.ops.smem import smem_type
 from tiledsl.ir.ops.tile import Splat
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -80,6 +81,7 @@ class Dot(Op, opcode="mma.dot", levels=Level.TILE | Level.WARP_SPECIALIZED):
     Ref: PTX ISA, wgmma.mma_async.
     """
 
+    numbers = True
     a: Value = operand()
     b: Value = operand()
     acc: Value = operand()
@@ -278,6 +280,7 @@ def dot(
     in float32 (default 128).
     """
     left, right = _dot_operand(a, "a"), _dot_operand(b, "b")
+    _check_pair(a, left.dtype, b, right.dtype)
     wide = accumulator_dtype(left.dtype)
     shape = product_shape(left, right)
     given = _accumulator(acc, shape)
@@ -317,9 +320,21 @@ def _dot_operand(x: object, name: str) -> TileType:
     dtype = x.type.dtype
     if dtype.is_float or (dtype.is_int and dtype.bits == 8):
         return x.type
+    need_numbers(f"dot(): {name}", x)
     raise TypeMismatch(
         f"dot(): {name} is {dtype!r}, expected a float or int8",
         hint=f"cast it first: {x.name or name}.to(tl.float16)",
+    )
+
+
+def _check_pair(a: Value, left: DType, b: Value, right: DType) -> None:
+    """Both operands are of one dtype, or of two formats of 8-bit floats."""
+    if left == right or (left.is_fp8 and right.is_fp8):
+        return
+    cast, name, dtype = (a, "a", right) if right.bits >= left.bits else (b, "b", left)
+    raise TypeMismatch(
+        f"dot(): a is {left!r} but b is {right!r}",
+        hint=f"cast one of them: {cast.name or name}.to({dtype!r})",
     )
 
 

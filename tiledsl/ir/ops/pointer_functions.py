@@ -11,7 +11,6 @@ from tiledsl.dtypes import int8
 from tiledsl.dtypes import pointer_to
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
-from tiledsl.ir.addressing import pointer_dtype
 from tiledsl.ir.block_pointers import BlockPointer
 from tiledsl.ir.broadcasting import broadcast_value
 from tiledsl.ir.broadcasting import shape_of
@@ -36,6 +35,7 @@ from tiledsl.ir.ops.tile import Broadcast
 from tiledsl.ir.ops.tile import ExpandDims
 from tiledsl.ir.ops.tile import Reshape
 from tiledsl.ir.ops.tile import Splat
+from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
 

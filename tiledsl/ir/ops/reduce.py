@@ -130,6 +130,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     """
 
     vectorized = True
+    numbers = True
     inputs: tuple[Value, ...] = operands()
     scratch: Value | None = operand(default=None)
     barriers: Value | None = operand(default=None)

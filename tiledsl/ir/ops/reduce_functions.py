@@ -37,6 +37,7 @@ from tiledsl.ir.ops.reduce import combined_types
 from tiledsl.ir.ops.tile import Arange
 from tiledsl.ir.ops.tile import ExpandDims
 from tiledsl.ir.ops.tile import tile_type
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -102,6 +103,7 @@ def operands_of(x: object, what: str) -> tuple[list[Value], bool]:
         if not isinstance(item, Value) or not isinstance(item.type, TileType):
             raise TypeMismatch(f"{what}: expected a tile, got {describe(item)}")
         values.append(item)
+    need_numbers(what, *values)
     combined_types(values, what)
     return values, is_sequence(x)
 
@@ -189,6 +191,7 @@ def sum(
 
 def widened_sum(b: Builder, x: Operand, dtype: DType | None, what: str) -> Value:
     """The operand of a sum or product in the dtype that it is computed in."""
+    need_numbers(what, x)
     value = as_value(b, x, what=what)
     if unwrap(dtype) is not None:
         return as_value(b, value, dtype_argument(dtype, f"{what}: dtype"))
@@ -204,6 +207,7 @@ def summed_dtype(dtype: DType) -> DType:
 
 def _ordered(b: Builder, x: Operand, what: str) -> Value:
     """The operand of an extremum: elements below 32 bits are widened."""
+    need_numbers(what, x)
     value = as_value(b, x, what=what)
     dtype = cast("TileType", value.type).dtype
     if dtype.bits >= 32:

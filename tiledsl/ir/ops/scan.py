@@ -53,6 +53,7 @@ class Scan(Op, opcode="scan.scan", levels=Level.ALL):
     """
 
     vectorized = True
+    numbers = True
     inputs: tuple[Value, ...] = operands()
     scratch: Value | None = operand(default=None)
     axis: int = attribute(kw_only=True)

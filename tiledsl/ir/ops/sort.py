@@ -32,6 +32,7 @@ class Sort(Op, opcode="sort.sort"):
     two; barrier, guarded: see `reduce.reduce`.
     """
 
+    numbers = True
     a: Value = operand()
     count: int = attribute()
     scratch: Value | None = operand(default=None)

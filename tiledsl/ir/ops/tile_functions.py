@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir import operators
 from tiledsl.ir.broadcasting import broadcast_value
@@ -17,6 +18,7 @@ from tiledsl.ir.operands import compile_time_int
 from tiledsl.ir.operands import element_type
 from tiledsl.ir.operands import is_true
 from tiledsl.ir.ops import reduce_functions
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise_functions import exp
 from tiledsl.ir.ops.elementwise_library import fdiv
 from tiledsl.ir.ops.reduce import Reduce
@@ -31,6 +33,7 @@ from tiledsl.ir.ops.tile_moves import Gather
 from tiledsl.ir.ops.tile_moves import Histogram
 from tiledsl.ir.ops.tile_moves import Join
 from tiledsl.ir.ops.tile_moves import Split
+from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
@@ -40,6 +43,8 @@ ON_TILES = (TileType,)
 def as_scalar(b: Builder, x: Value) -> Value:
     """The only element of a tile."""
     t = tile_type(x, "scalar")
+    if t.dtype.is_pointer:
+        return b.value(Cast(as_scalar(b, b.value(Cast(x, int64))), t.dtype))
     kind = "or" if t.dtype.kind == "bool" else "sum"
     op = Reduce((x,), axes=tuple(range(t.rank)), kind=kind)
     b.add(op)
@@ -165,6 +170,7 @@ def softmax(
 ) -> Value:
     """exp(x - max) / sum(exp(x - max)) along an axis, by default axis 0; float32 at least."""
     del keep_dims
+    need_numbers("softmax()", x)
     axis = 0 if dim is None else dim
     if not element_type(x, "softmax()").is_float:
         raise TypeMismatch("softmax(): expected floats")

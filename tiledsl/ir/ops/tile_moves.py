@@ -192,6 +192,7 @@ class Histogram(Op, opcode="tile.histogram"):
     see `tile.cat`.
     """
 
+    numbers = True
     a: Value = operand()
     mask: Value | None = operand(default=None)
     num_bins: int = attribute(kw_only=True)

@@ -133,6 +133,17 @@ def test_gradients_of_full_rows_keep_masks_and_addresses(n: int, dtype: torch.dt
     assert kernel.compiled.spill_bytes == 0
 
 
+def test_loops_of_losses_have_one_path_and_no_pairs() -> None:
+    """Running maxima one by one, one loop: with pairs and a path for one iteration 0.83 to 0.9 of the speed."""
+    text = loss_of(32000, BF16).module.source.partition("cross_entropy_forward(")[2]
+    loop = text.partition("for (int start")[2]
+    assert loop
+    assert "} else {" not in loop.partition("float highest")[0].partition("copy(x")[2]
+    assert "reduce_pairs<" not in text
+    assert text.count("reduce_registers<8>") == 2
+    assert "reduce_pairs<" in softmax_of(4096, BF16).module.source.partition("softmax_kernel(")[2]
+
+
 @pytest.mark.parametrize("n", [256, 512])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_short_rows(n: int, dtype: torch.dtype) -> None:

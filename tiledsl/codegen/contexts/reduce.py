@@ -125,7 +125,22 @@ def _has_pairs(op: ops.Reduce, plan: AxisPlan) -> bool:
         for o in range(regs // count)
         for r in range(count)
     )
-    return is_half and op.kind in ("max", "min") and not op.chains and count % 2 == 0 and in_turn
+    fits = is_half and op.kind in ("max", "min") and not op.chains and count % 2 == 0 and in_turn
+    return fits and not _is_carried_on(op)
+
+
+def _is_carried_on(op: ops.Reduce) -> bool:
+    """Whether a loop around a reduction carries tiles, such as running maxima.
+
+    Loops of cross entropy, which load the next block meanwhile, took 10 to 18 % longer with pairs
+    and a path of its own for one iteration alone (ws/load_ahead.py).
+    """
+    around = op.parent.parent if op.parent is not None else None
+    while around is not None:
+        if isinstance(around, control.For):
+            return any(isinstance(v.type, TileType) for v in around.carried)
+        around = around.parent.parent if around.parent is not None else None
+    return False
 
 
 def _registers(op: ops.Reduce, count: int) -> str:

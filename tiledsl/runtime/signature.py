@@ -227,6 +227,16 @@ class _PointerSpecs(dict[tuple[DType, int], PointerSpec]):
 _pointers = _PointerSpecs()
 
 
+def _hint_for(name: str, value: object) -> str:
+    """What an argument may have been meant as that is no tensor and no number."""
+    if not isinstance(value, list | tuple):
+        return f"a compile-time value is declared `{name}: tl.constexpr`"
+    return (
+        f"give each tensor a parameter of its own, or declare `{name}: tl.TensorList` for a list "
+        f"of tensors; a tuple of compile-time values is declared `{name}: tl.constexpr`"
+    )
+
+
 def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
     """The spec of a scalar: int is i32, i64 from `INT32_ROOM` on; float is f32; bool is i1.
 
@@ -245,7 +255,7 @@ def scalar_spec(name: str, value: object) -> ScalarSpec | NoneSpec:
         case _:
             raise LaunchError(
                 f"argument {name}: expected a tensor or scalar, got {type(value).__name__}",
-                hint=f"a compile-time value is declared `{name}: tl.constexpr`",
+                hint=_hint_for(name, value),
             )
 
 

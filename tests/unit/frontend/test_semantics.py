@@ -527,6 +527,40 @@ def test_after_loops() -> None:
         reads_after[(1,)](torch.zeros(1), 3)
 
 
+@tiledsl.jit
+def with_lists(x, out, n):
+    known = [1, 2] + [3]  # noqa: RUF005
+    known.append(4)
+    for item in known[1:]:
+        tl.store(out + item, 10 * item + len(known))
+    pair = [tl.load(x), tl.load(x + 1)]
+    for _ in range(n):
+        pair = [pair[1], pair[0]]
+    first, _ = pair
+    tl.store(out, first)
+
+
+@tiledsl.jit
+def appends(x, out):
+    items = [tl.load(x)]
+    items.append(tl.load(x + 1))
+
+
+@tiledsl.jit
+def assigns(x, out):
+    items = [tl.load(x)]
+    items[0] = 1.0
+
+
+def test_lists() -> None:
+    x, out = torch.tensor([7.0, 8.0]), torch.zeros(5)
+    with_lists[(1,)](x, out, 3)
+    assert out.tolist() == [8, 0, 24, 34, 44]
+    for kernel, text in ((appends, "takes compile-time values only"), (assigns, "a subscript")):
+        with pytest.raises(TileError, match=text):
+            kernel[(1,)](x, out)
+
+
 def test_tile_extents() -> None:
     assert tile("x + 1", np.arange(7.0)) == [1, 2, 3, 4, 5, 6, 7]
     assert scalar("tl.zeros([], tl.float32) + x", 2.0) == 2

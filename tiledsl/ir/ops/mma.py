@@ -269,9 +269,9 @@ def dot(
     """`a @ b`, plus `acc` when given.
 
     a: [M, K], b: [K, N], one dtype, or both with leading batch axes. Result: `out_dtype`, else
-    acc's dtype, else float32 (int32 for int8, float64 for float64). Sums are made in that last
-    dtype, and in float16 where `out_dtype` asks for it, a and b are float16 or 8-bit floats, and
-    acc, if given, is float16.
+    acc's dtype, else float32 (int32 for int8 and uint8, float64 for float64). Sums are made in that
+    last dtype, and in float16 where `out_dtype` asks for it, a and b are float16 or 8-bit floats,
+    and acc, if given, is float16.
     input_precision: for float32 operands "tf32", "tf32x3" or "ieee" ("bf16x3" and "bf16x6" give
     the next more accurate of these); None follows
     `torch.get_float32_matmul_precision()`. allow_tf32: older spelling of "tf32" (True) and "ieee"

@@ -56,9 +56,10 @@ def dot_scaled(
 
     lhs: [M, K], rhs: [K, N] in one of the formats e2m1 (two in a uint8, the first in the low half,
     along K or, without k_pack, along M or N), e4m3, e5m2, bf16, fp16. lhs_scale: [M, K / group],
-    rhs_scale: [N, K / group], uint8 exponents (e8m0: 2**(s - 127), 255 is NaN) or 8-bit floats;
-    None for no scales. The operands are decoded to bfloat16 (float16 where a format is fp16) and
-    multiplied as 16-bit tiles. fast_math: scales of 255 need not give NaN.
+    rhs_scale: [N, K / group], uint8 exponents (e8m0: 2**(s - 127), 255 is NaN) or numbers
+    of another dtype (8-bit floats, float32), which multiply as they are; None for no scales. The
+    operands are decoded, scaled in float32, rounded to bfloat16 (float16 where a format is fp16)
+    and multiplied as 16-bit tiles. fast_math: scales of 255 need not give NaN.
     """
     formats = [_format(f, side) for f, side in ((lhs_format, "lhs"), (rhs_format, "rhs"))]
     dtype = float16 if "fp16" in formats else bfloat16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -60,6 +61,7 @@ from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
 from tiledsl.runtime.signature import dot_precision
 from tiledsl.runtime.signature import signature
+from tiledsl.stand_ins import keeps_rounds
 from tiledsl.stand_ins import stand_in
 from tiledsl.target import HOPPER
 
@@ -124,6 +126,7 @@ class JitFunction(Inspected):
         """Drops the programs of this process; the next launch finds or compiles them again."""
         self._programs: dict[Any, Program] = {}
         self._planned: dict[Any, dict[Any, Program]] = {}  # by argument types, then by extents
+        self._ctas: dict[Any, int] = {}  # of what was planned, by types and extents
         self._guards: dict[Shape, Guard] = {}
         self._entries: dict[Any, Entry] = {}
         self.history: list[hooks.Specialisation] = []
@@ -361,7 +364,16 @@ class JitFunction(Inspected):
         planned = self._planned.setdefault(key[0], {})
         if found is None:
             frozen = hooks.STATE.freeze != "off"
-            found = stand_in(planned, values, always=frozen)
+            found = stand_in(
+                planned,
+                values,
+                always=frozen,
+                suits=lambda k: keeps_rounds(
+                    self._ctas[key[0], k],
+                    _ctas_of(planned[k], call, grid),
+                    HOPPER.num_sms * planned[k].module.grid.ctas_per_sm,
+                ),
+            )
             if found is not None and not frozen:
                 return found
             origin = "reused" if found else "compiled"
@@ -371,6 +383,7 @@ class JitFunction(Inspected):
             PROGRAMS.keep(program, found, {"name": self.fn.__name__, "call": item.facts})
         if origin != "reused":
             planned[values] = found
+            self._ctas[key[0], values] = _ctas_of(found, call, grid)
         seconds = time.perf_counter() - start
         self.history.append(hooks.Specialisation(item.facts, origin, seconds))
         for recorder in hooks.STATE.recorders:
@@ -428,6 +441,12 @@ class JitFunction(Inspected):
     def params(self) -> list[Any]:
         """The parameters, in order."""
         return list(self.description.parameters)
+
+
+def _ctas_of(program: Program, call: Call, grid: GridLike) -> int:
+    """How many CTAs there are work for where a program serves a call."""
+    user = normalize_grid(grid, {**call.constants, **program.chosen}, call.runtime)
+    return math.prod(user) * program.module.grid.split_k
 
 
 def _place(fn: Callable[..., object]) -> str:

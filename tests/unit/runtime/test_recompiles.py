@@ -16,6 +16,7 @@ from tiledsl.frontend.factors import factors_of
 from tiledsl.frontend.limits import limits_of
 from tiledsl.stand_ins import EXACT_PLANS
 from tiledsl.stand_ins import MAX_PLANS
+from tiledsl.stand_ins import keeps_rounds
 from tiledsl.stand_ins import stand_in
 
 
@@ -175,6 +176,40 @@ def test_the_number_of_plans_is_bounded(fake, monkeypatch):
     assert len(matmul.history) == len(built)
 
 
+def test_a_close_shape_whose_ctas_need_one_more_round_is_planned(fake, monkeypatch):
+    built = []
+    build = type(matmul).build
+
+    def counted(self, call, sig, grid):
+        built.append(call.runtime["a"].shape[0])
+        return build(self, call, sig, grid) if len(built) == 1 else next(iter(first.values()))
+
+    monkeypatch.setattr(type(matmul), "build", counted)
+    matmul.forget()
+    first = matmul._programs
+    memory = torch.empty(2400 * 256, dtype=torch.bfloat16)
+
+    def run(m):
+        a, b, c = (memory[: p * q].view(p, q) for p, q in ((m, 128), (128, 256), (m, 256)))
+        matmul[(tl.cdiv(m, 64), 4)](a, b, c, BM=64, BN=64)
+
+    for at in range(EXACT_PLANS):
+        run(1920 - 8 * at)  # at most 120 CTAs
+    run(2112)  # 132
+    assert len(built) == EXACT_PLANS
+    run(2368)  # 148, of 132 SMs
+    assert built[EXACT_PLANS:] == [2368]
+
+
+def test_a_plan_of_one_round_is_not_taken_for_two():
+    assert keeps_rounds(128, 132, 132)
+    assert not keeps_rounds(128, 148, 132)
+    assert keeps_rounds(128, 148, 264)
+    assert keeps_rounds(1320, 1330, 132)
+    assert keeps_rounds(148, 128, 132)
+    assert keeps_rounds(0, 100, 132)
+
+
 def test_the_nearest_plan_stands_in():
     planned = {((n, 64), (n, 1, 1)): n for n in range(100, 100 * (EXACT_PLANS + 1), 100)}
     few = dict(list(planned.items())[:-1])
@@ -185,5 +220,8 @@ def test_the_nearest_plan_stands_in():
     assert stand_in(planned, ((560, 4096), (560, 1, 1))) is None
     assert stand_in(planned, ((500, None), (500, 1, 1))) is None
     assert stand_in({}, (), always=True) is None
+    suits = lambda key: key[0][0] != 600  # noqa: E731
+    assert stand_in(planned, ((560, 64), (560, 1, 1)), suits=suits) == 500
+    assert stand_in(planned, ((560, 64), (560, 1, 1)), suits=lambda _: False) is None
     planned |= {((n, n), (1, 1, 1)): n for n in range(1, MAX_PLANS)}
     assert stand_in(planned, ((160000, 64), (160000, 1, 1))) == 1600

@@ -9,7 +9,6 @@ from tiledsl.ir.builtin import builtin
 if TYPE_CHECKING:
     from tiledsl.ir.builder import Builder
     from tiledsl.ir.operands import Operand
-from tiledsl.ir.pointer_values import need_numbers
 
 
 def _host_cdiv(x: int, div: int) -> int:
@@ -19,11 +18,12 @@ def _host_cdiv(x: int, div: int) -> int:
 @builtin(on_host=_host_cdiv)
 def cdiv(b: Builder, x: Operand, div: Operand) -> Operand:
     """X / div rounded up, for x >= 0 and div > 0. Works on host integers too, for grids."""
-    need_numbers("cdiv()", x, div)
     from tiledsl.ir import operators
     from tiledsl.ir.operands import compile_time_int
     from tiledsl.ir.operands import is_number
+    from tiledsl.ir.pointer_values import need_numbers
 
+    need_numbers("cdiv()", x, div)
     if is_number(x) and is_number(div):
         return _host_cdiv(compile_time_int(x, "cdiv(): x"), compile_time_int(div, "cdiv(): div"))
     if is_number(div):

@@ -569,6 +569,7 @@ class Runner:
         return found
 
     def our(self, name: str, item: Ours) -> tuple[Callable[[int], object], dict[str, Any]] | None:
+        item.kernel.forget()  # Or it may run on the plan of a case before, not on the one shown.
         try:
             kernel = item.kernel.compile(*item.args(self.sets[0]), grid=item.grid, **item.options)
         except tiledsl.TileError as why:

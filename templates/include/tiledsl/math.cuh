@@ -200,6 +200,8 @@ template <class T> TDSL_FN T max_num(T x, T y) { return x > y ? x : y; }
 template <class T> TDSL_FN T min_num(T x, T y) { return x < y ? x : y; }
 template <> TDSL_FN float max_num<float>(float x, float y) { return fmaxf(x, y); }
 template <> TDSL_FN float min_num<float>(float x, float y) { return fminf(x, y); }
+template <> TDSL_FN double max_num<double>(double x, double y) { return fmax(x, y); }
+template <> TDSL_FN double min_num<double>(double x, double y) { return fmin(x, y); }
 // max.{bf16x2,f16x2} / min: of both 16-bit floats of two words; the other one when one is NaN. ISA: max, min.
 template <class T> TDSL_FN u32 max_pair(u32 x, u32 y);
 template <class T> TDSL_FN u32 min_pair(u32 x, u32 y);
@@ -223,8 +225,6 @@ template <> TDSL_FN u32 min_pair<f16>(u32 x, u32 y) {
   asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
   return r;
 }
-template <> TDSL_FN double max_num<double>(double x, double y) { return fmax(x, y); }
-template <> TDSL_FN double min_num<double>(double x, double y) { return fmin(x, y); }
 
 // max.s32, min.s32. Of a plain expression with a constant the compiler copies what follows, once
 // for the case that the constant is the result. ISA: max, min.

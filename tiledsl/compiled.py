@@ -26,9 +26,9 @@ from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.check import Certificate
 from tiledsl.ws.check import check
 from tiledsl.ws.cost import Cost
+from tiledsl.ws.launch import Launch
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.select import Launch
 from tiledsl.ws.single_role import SinglePlan
 
 

@@ -54,8 +54,8 @@ def request_of(
 ) -> Request:
     """The compile request of a call."""
     from tiledsl.compiled import Request
-    from tiledsl.ws.select import Extents
-    from tiledsl.ws.select import Launch
+    from tiledsl.ws.launch import Extents
+    from tiledsl.ws.launch import Launch
 
     specs = dict(zip(sig.names, sig.specs, strict=True))
     args = {
@@ -182,8 +182,8 @@ class Inspected:
         from tiledsl.runtime.interop import check_scalar
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
+        from tiledsl.ws.autos import check_grid
         from tiledsl.ws.refusals import never_honoured
-        from tiledsl.ws.select import check_grid
 
         constants = {k: probe(k, v) for k, v in call.constants.items()}
         request = self._request(call, sig, grid, constants)

@@ -18,10 +18,10 @@ from tiledsl.ir.ops.mma import follow_precision
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.specs import PointerSpec
+from tiledsl.ws.autos import probe_constants
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
 from tiledsl.ws.blocks import described
-from tiledsl.ws.select import probe_constants
 from tiledsl.ws.user_barriers import drop_user_barriers
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")

@@ -212,9 +212,9 @@ def key_of(kernel: JitFunction, entry: dict[str, Any]) -> str:
 def program_for(kernel: JitFunction, entry: dict[str, Any]) -> Program:
     """Compiles the program of an entry. Raises TileError."""
     from tiledsl.compiled import Request
+    from tiledsl.ws.launch import Extents
+    from tiledsl.ws.launch import Launch
     from tiledsl.ws.overrides import Overrides
-    from tiledsl.ws.select import Extents
-    from tiledsl.ws.select import Launch
 
     sig = Signature(tuple(entry["names"]), decode(entry["specs"]))
     constants = {k: decode(v) for k, v in entry["constants"].items()}

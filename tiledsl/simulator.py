@@ -38,7 +38,7 @@ from tiledsl.runtime.interop import StorageView
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.interop import storage_view
 from tiledsl.ws import simulate as machine
-from tiledsl.ws.select import Extents
+from tiledsl.ws.launch import Extents
 from tiledsl.ws.stepping import Stepping
 
 Arguments = Mapping[str, Any] | tuple[Any, ...] | list[Any]

@@ -128,28 +128,21 @@ def skinny_plans(m: int) -> dict[str, dict[str, Any]]:
 
 def ranked_plans(args: tuple[Any, ...], grid: Any, top: int) -> dict[str, dict[str, Any]]:
     """The planner's best plans as launch options, with the tile."""
-    from tiledsl.ir.markers import Auto
-    from tiledsl.ir.specs import AutoInt
-    from tiledsl.lowering import tile_graph
+    from tiledsl.lowering import device_graph
     from tiledsl.runtime.signature import signature
-    from tiledsl.ws import select
-    from tiledsl.ws.analysis import analyze
+    from tiledsl.ws.select import choose
 
     call = matmul._bind(args, {})
     sig, _ = signature(call.runtime)
     request = matmul._request(call, sig, grid, call.constants)
-    autos = {k: v for k, v in request.constants.items() if isinstance(v, Auto)}
-    probe = {
-        k: AutoInt(select._first(k, v), k) if k in autos else v
-        for k, v in request.constants.items()
-    }
-    graph = tile_graph(request, probe)
-    fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
-    selector = select._Selector(request, graph, analyze(graph), autos, fixed)
+    ranking = choose(request, device_graph)
+    assert ranking.lower is not None
     out: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
-    for item in selector.rank():
-        options = {**selector.constants_of(item.tile), **options_of(item.plan)}
+    for item in ranking.items:
+        constants = ranking.lower(item.tile).constants
+        chosen = {k: int(constants[k]) for k in call.constants}
+        options = {**chosen, **options_of(item.plan)}
         if (key := json.dumps(options, sort_keys=True)) in seen:
             continue
         seen.add(key)

@@ -27,9 +27,9 @@ from tiledsl.compiler import modules
 from tiledsl.ir.specs import Spec
 from tiledsl.runtime.interop import numpy_view
 from tiledsl.runtime.signature import signature
+from tiledsl.ws.launch import Launch
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.select import Launch
 
 
 def compiled(

@@ -16,6 +16,7 @@ from tiledsl.runtime.cache import KernelCache
 from tiledsl.runtime.nvrtc import CompiledKernel
 from tiledsl.ws import planner
 from tiledsl.ws import select
+from tiledsl.ws import tile_problem
 from tiledsl.ws.single_role import SinglePlan
 
 KERNEL = CompiledKernel(b"cubin", "", 8, 0, 0, (), (), 0.1)
@@ -58,8 +59,8 @@ def test_pricing_looks_at_the_kernel_once(monkeypatch):
         (planner, "is_turned"),
         (planner, "estimate"),
         (planner, "SmemType"),
-        (select, "_is_placed"),
-        (select, "HostValues"),
+        (tile_problem, "is_placed"),
+        (tile_problem, "HostValues"),
     ]:
         counted(module, name)
     auto = dict.fromkeys(("BM", "BN", "BK"), tl.auto)
@@ -70,7 +71,7 @@ def test_pricing_looks_at_the_kernel_once(monkeypatch):
     assert seen["estimate"] > 300
     assert seen["SmemType"] < 3 * len(tiles)
     assert seen["is_turned"] == 1
-    assert seen["_is_placed"] == 2
+    assert seen["is_placed"] == 2
     assert seen["HostValues"] <= 4
 
 

@@ -52,7 +52,7 @@ from tiledsl.ws.boxes import Box
 from tiledsl.ws.boxes import Side
 from tiledsl.ws.boxes import box_of
 from tiledsl.ws.boxes import upper_bounds
-from tiledsl.ws.select import Extents
+from tiledsl.ws.launch import Extents
 
 
 @dataclass

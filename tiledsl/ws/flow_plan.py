@@ -18,15 +18,15 @@ from tiledsl.target import Target
 from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.growth import growth
+from tiledsl.ws.launch import Extents
+from tiledsl.ws.launch import Grid
+from tiledsl.ws.launch import Launch
 from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import dot_clocks
 from tiledsl.ws.loop_schedule import math_clocks
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.select import Extents
-from tiledsl.ws.select import Grid
-from tiledsl.ws.select import Launch
 from tiledsl.ws.stores import store_geometry
 
 L2_SHARE_BYTES = 32 << 20

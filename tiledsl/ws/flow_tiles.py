@@ -20,10 +20,10 @@ from tiledsl.ws.flow import analyze_flow
 from tiledsl.ws.flow_plan import REGISTERS
 from tiledsl.ws.flow_plan import consumers_of
 from tiledsl.ws.flow_plan import ring_depth
+from tiledsl.ws.launch import Launch
 from tiledsl.ws.loop_schedule import schedule_loop
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.partition import constant_step
-from tiledsl.ws.select import Launch
 
 ROWS = (128, 192, 64)
 COLUMNS = (128, 112, 96, 64)

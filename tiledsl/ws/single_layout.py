@@ -30,8 +30,8 @@ from tiledsl.ws.fetch_ahead import fetch_ahead
 from tiledsl.ws.fetch_loop import Space
 from tiledsl.ws.fetch_loop import fetch_loops
 from tiledsl.ws.kept import keep_indexes
-from tiledsl.ws.layouts import UNLIMITED
-from tiledsl.ws.layouts import Room
+from tiledsl.ws.layout_conversions import UNLIMITED
+from tiledsl.ws.layout_conversions import Room
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.load_ahead import load_ahead
 from tiledsl.ws.load_ahead_of_dots import LoadedAhead

@@ -21,15 +21,11 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 
 __all__ = ["Variables"]
-
-
-def yielded(region: Region) -> tuple[Value, ...]:
-    """Values that a region's yield hands over."""
-    return region.terminator.operands if region.terminator is not None else ()
 
 
 class Variables:

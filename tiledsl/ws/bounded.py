@@ -27,7 +27,7 @@ from tiledsl.ir.ops.tile import Broadcast
 from tiledsl.ir.ops.tile import ExpandDims
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import is_zero_tile
+from tiledsl.ws.dot_loop import is_zero_tile
 from tiledsl.ws.operands import constant_value
 from tiledsl.ws.operands import operand_load
 

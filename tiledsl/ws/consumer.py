@@ -39,8 +39,8 @@ from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DotLoop
 from tiledsl.ws.deferred_loop import DeferredLoop
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.epilogue_channel import EpilogueChannel
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import take_numbers

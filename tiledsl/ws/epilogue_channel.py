@@ -42,7 +42,7 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import ProducerBuilder

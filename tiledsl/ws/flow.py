@@ -31,17 +31,16 @@ from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import NO_LOOP
-from tiledsl.ws.analysis import PROMOTION
 from tiledsl.ws.analysis import STEP
 from tiledsl.ws.analysis import WHILE
 from tiledsl.ws.analysis import Declined
-from tiledsl.ws.analysis import is_zero_tile
-from tiledsl.ws.analysis import needs_promotion
-from tiledsl.ws.analysis import order_problems
-from tiledsl.ws.analysis import program_axes
-from tiledsl.ws.analysis import tainted_values
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
+from tiledsl.ws.dependence import program_axes
+from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dot_loop import PROMOTION
+from tiledsl.ws.dot_loop import is_zero_tile
+from tiledsl.ws.dot_loop import needs_promotion
 from tiledsl.ws.flow_parts import FixedOperand
 from tiledsl.ws.flow_parts import FlowDot
 from tiledsl.ws.flow_parts import StagedOperand
@@ -50,6 +49,7 @@ from tiledsl.ws.operands import constant_value
 from tiledsl.ws.operands import major_problem
 from tiledsl.ws.operands import operand_load
 from tiledsl.ws.operands import smem_of_load
+from tiledsl.ws.order_problems import order_problems
 from tiledsl.ws.paired import pair_rows
 
 NESTED = (

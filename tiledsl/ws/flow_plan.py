@@ -15,7 +15,7 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
-from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.dependence import program_axes
 from tiledsl.ws.flow import Flow
 from tiledsl.ws.growth import growth
 from tiledsl.ws.launch import Extents

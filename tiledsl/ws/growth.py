@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops.program import ProgramId
-from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.dependence import program_axes
 
 
 def growth(value: Value, axis: int) -> int | None:

@@ -32,8 +32,8 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
-from tiledsl.ws.analysis import program_axes
-from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.dependence import program_axes
+from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import slot_vectors

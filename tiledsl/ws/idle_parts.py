@@ -17,7 +17,7 @@ from tiledsl.ir.ops.memory import Pick
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.role import WarpgroupIndex
-from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.epilogues import is_rounded_sum
 from tiledsl.ws.partition import narrowed
 

@@ -13,8 +13,8 @@ from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import program_axes
+from tiledsl.ws.dependence import program_axes
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.epilogue_channel import channel_loads
 from tiledsl.ws.epilogue_chunks import LOADS_OF_CHUNK
 from tiledsl.ws.epilogues import in_blocks

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import If
-from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import element_dtype
@@ -52,13 +51,8 @@ def _without_zero(op: Mul | Add) -> Value | None:
 def _same_in_both(graph: TileGraph, op: If) -> int:
     """Takes the results that both branches have from before the branch from there."""
     changes = 0
-    for a, b, result in zip(_yields(op.then), _yields(op.orelse), op.results, strict=True):
+    for a, b, result in zip(yielded(op.then), yielded(op.orelse), op.results, strict=True):
         if a is b and a.type == result.type and graph.has_uses(result):
             graph.replace_uses(result, a)
             changes += 1
     return changes
-
-
-def _yields(region: Region) -> tuple[Value, ...]:
-    end: Op | None = region.terminator
-    return end.values if isinstance(end, Yield) else ()

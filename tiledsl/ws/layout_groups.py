@@ -10,14 +10,13 @@ from collections.abc import Iterator
 
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.op import Op
-from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import tile_moves
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
-from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.mma_warp import WarpDot
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.scan import Scan
@@ -80,17 +79,17 @@ def is_tile(v: Value) -> bool:
 def ties(op: Op, free: FreeTiles) -> Iterator[tuple[Value, Value]]:  # noqa: C901 - a case per op
     """Pairs of values of an op that must lie alike."""
     if isinstance(op, For):
-        end = _yield(op.body)
+        end = yielded(op.body)
         for init, arg, nxt, res in zip(op.init, op.carried, end, op.results, strict=True):
             yield from ((arg, init), (arg, nxt), (arg, res))
     elif isinstance(op, If):
         for i, res in enumerate(op.results):
-            yield from ((res, _yield(op.then)[i]), (res, _yield(op.orelse)[i]))
+            yield from ((res, yielded(op.then)[i]), (res, yielded(op.orelse)[i]))
     elif isinstance(op, While):
         for i, res in enumerate(op.results):
-            before = _yield(op.before)[i + 1]
+            before = yielded(op.before)[i + 1]
             yield from ((res, op.init[i]), (res, op.before.args[i]), (res, before))
-            yield from ((res, op.body.args[i]), (res, _yield(op.body)[i]))
+            yield from ((res, op.body.args[i]), (res, yielded(op.body)[i]))
     elif isinstance(op, mma.Issue | mma.ClusterReduce | mma.Dot | WarpDot):
         yield (op.results[0], op.acc)
     elif isinstance(op, mma.Wait):
@@ -124,11 +123,6 @@ def _places(op: Op, free: FreeTiles) -> list[Value]:
     fixed = anchor(access) if access is not None else None
     tiles = [v for v in (*op.operands, *op.results) if is_tile(v)]
     return [v for v in tiles if v is fixed or not free(v)]
-
-
-def _yield(region: Region) -> tuple[Value, ...]:
-    end = region.terminator
-    return end.values if isinstance(end, Yield) else ()
 
 
 def _derive(link: Link, groups: Groups) -> bool:

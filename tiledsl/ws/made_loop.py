@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.ops.smem import Read
-from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.vector_reads import read_vectors

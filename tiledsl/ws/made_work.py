@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import tile_type
-from tiledsl.ws.analysis import DotLoop
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.loop_schedule import op_clocks
 from tiledsl.ws.plan import Plan
 

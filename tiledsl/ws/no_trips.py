@@ -12,8 +12,8 @@ from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import always_runs
+from tiledsl.ws.dot_loop import DotLoop
+from tiledsl.ws.dot_loop import always_runs
 
 
 def zero_if_empty(

@@ -30,9 +30,9 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import is_zero_tile
-from tiledsl.ws.analysis import needs_promotion
+from tiledsl.ws.dot_loop import DotLoop
+from tiledsl.ws.dot_loop import is_zero_tile
+from tiledsl.ws.dot_loop import needs_promotion
 from tiledsl.ws.loop_versions import Versions
 from tiledsl.ws.loop_versions import known_scalar
 from tiledsl.ws.loop_versions import loop_versions

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import needs_promotion
+from tiledsl.ws.dot_loop import DotLoop
+from tiledsl.ws.dot_loop import needs_promotion
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Compare
@@ -53,8 +54,8 @@ from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.analysis import Analysis
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.handed import Handed
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
@@ -492,8 +493,7 @@ class ProducerBuilder(RoleBuilder):
         for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
             with self.b.at(region):
                 self.clone_into([o for o in old.ops if not isinstance(o, Yield)])
-                end = old.terminator
-                values = end.values if isinstance(end, Yield) else ()
+                values = yielded(old)
                 self.b.add(Yield(tuple(self.get(values[i]) for i in keep)))
 
 

@@ -11,7 +11,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.role import Role
-from tiledsl.ws.analysis import tainted_values
+from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
 from tiledsl.ws.partition import ProducerBuilder

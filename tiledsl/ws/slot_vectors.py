@@ -25,9 +25,9 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
-from tiledsl.ws.analysis import DotLoop
-from tiledsl.ws.analysis import program_axes
 from tiledsl.ws.bulk import BULK_BYTES
+from tiledsl.ws.dependence import program_axes
+from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.operands import constant_value
 

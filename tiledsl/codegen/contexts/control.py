@@ -10,10 +10,10 @@ from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
 from tiledsl.codegen.registry import yields_to
-from tiledsl.codegen.variables import yielded
 from tiledsl.codegen.watch import leave_condition
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control as ops
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.elementwise import Binary
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant

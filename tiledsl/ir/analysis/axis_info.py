@@ -24,7 +24,7 @@ from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
-from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import yielded
 
 MAX_ROUNDS = 8
 
@@ -66,7 +66,7 @@ class AxisFacts:
                     self.analyze(op.then)
                     self.analyze(op.orelse)
                     for i, result in enumerate(op.results):
-                        sides = (_yielded(op.then)[i], _yielded(op.orelse)[i])
+                        sides = (yielded(op.then)[i], yielded(op.orelse)[i])
                         self.known[result] = meet(*map(self.of, sides))
                 case _:
                     for inner in op.regions:
@@ -121,7 +121,7 @@ class AxisFacts:
 
         def run() -> tuple[Value, ...]:
             self.analyze(op.before)
-            for arg, value in zip(body, _yielded(op.before)[1:], strict=True):
+            for arg, value in zip(body, yielded(op.before)[1:], strict=True):
                 self.known[arg] = self.of(value)
             return self._body(op.body)
 
@@ -131,7 +131,7 @@ class AxisFacts:
 
     def _body(self, region: Region) -> tuple[Value, ...]:
         self.analyze(region)
-        return _yielded(region)
+        return yielded(region)
 
     def _settle(
         self,
@@ -162,11 +162,6 @@ class AxisFacts:
             return self._argument(value)
         rule = RULES.get(op.opcode)
         return rule(self, op) if rule is not None else unknown(value)
-
-
-def _yielded(region: Region) -> tuple[Value, ...]:
-    end = region.terminator
-    return end.values if isinstance(end, Yield) else ()
 
 
 def axis_facts(region: Region, divisors: Mapping[str, int]) -> AxisFacts:

@@ -33,6 +33,12 @@ class Yield(Op, opcode="control.yield", effect=Effect.CONTROL, terminator=True):
         return ()
 
 
+def yielded(region: Region) -> tuple[Value, ...]:
+    """What a region hands to the op around it."""
+    end = region.terminator
+    return end.operands if end is not None else ()
+
+
 class For(Op, opcode="control.for", effect=Effect.CONTROL):
     """`for iv in range(lower, upper, step)` with loop-carried values.
 

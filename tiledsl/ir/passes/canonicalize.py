@@ -30,6 +30,7 @@ from tiledsl.ir.ops import control
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops import tile_moves
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.ir.types import ScalarType
@@ -149,7 +150,7 @@ class Rewriter:
         taken = constant_value(op.condition)
         if taken is None:
             for then, other, result in zip(
-                _yields(op.then), _yields(op.orelse), op.results, strict=True
+                yielded(op.then), yielded(op.orelse), op.results, strict=True
             ):
                 is_same = then is other and then.type == result.type
                 if is_same and self.graph.has_uses(result):
@@ -159,7 +160,7 @@ class Rewriter:
         for inner in list(region.ops):
             if not inner.is_terminator:
                 self.graph.move_before(op, inner)
-        for result, value in zip(op.results, _yields(region), strict=True):
+        for result, value in zip(op.results, yielded(region), strict=True):
             self.replace(result, value)
         self.graph.erase(op)
         self.changes += 1
@@ -172,7 +173,7 @@ class Rewriter:
             self.graph.erase(op)
             self.changes += 1
             return True
-        rows = zip(op.carried, op.init, _yields(op.body), op.results, strict=True)
+        rows = zip(op.carried, op.init, yielded(op.body), op.results, strict=True)
         for carried, init, following, result in rows:
             if following in (carried, init) and carried.type == init.type == result.type:
                 for value in (carried, result):
@@ -184,11 +185,6 @@ class Rewriter:
                     if self.graph.replace_uses(value, init, keep=keep):
                         self.changes += 1
         return False
-
-
-def _yields(region: Region) -> tuple[Value, ...]:
-    end = region.terminator
-    return end.operands if end is not None else ()
 
 
 def _number(array: Any, dtype: DType) -> Number:

@@ -14,6 +14,7 @@ from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.passes.manager import PassReport
 from tiledsl.ir.passes.manager import register_pass
 from tiledsl.target import Target
@@ -86,20 +87,20 @@ def links(op: Op) -> list[tuple[Value, tuple[Value, ...]]]:
     """For control flow: (value, the values it stands for) of results and region arguments."""
     match op:
         case For():
-            rows = zip(op.results, op.carried, op.init, _yields(op.body), strict=True)
+            rows = zip(op.results, op.carried, op.init, yielded(op.body), strict=True)
             return [(v, (init, after)) for result, arg, init, after in rows for v in (result, arg)]
         case If():
-            rows = zip(op.results, _yields(op.then), _yields(op.orelse), strict=True)
+            rows = zip(op.results, yielded(op.then), yielded(op.orelse), strict=True)
             return [(result, (then, other)) for result, then, other in rows]
         case While():
-            _, *passed = _yields(op.before)
+            _, *passed = yielded(op.before)
             rows = zip(
                 op.results,
                 op.init,
                 op.before.args,
                 passed,
                 op.body.args,
-                _yields(op.body),
+                yielded(op.body),
                 strict=True,
             )
             return [
@@ -120,17 +121,12 @@ def always_needed(op: Op) -> tuple[Value, ...]:
         case If():
             return (op.condition,)
         case While():
-            return _yields(op.before)[:1]
+            return yielded(op.before)[:1]
         case Yield():
             return ()
         case _:
             ends = [end for r in op.regions if (end := r.terminator) is not None]
             return (*op.operands, *(v for end in ends for v in end.operands))
-
-
-def _yields(region: Region) -> tuple[Value, ...]:
-    end = region.terminator
-    return end.operands if end is not None else ()
 
 
 def _sweep(graph: TileGraph, region: Region, live: _Liveness) -> int:

@@ -1,0 +1,109 @@
+"""What values depend on: axes of the grid, and other values through loops and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import yielded
+from tiledsl.ir.ops.program import ProgramId
+
+
+def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None) -> frozenset[int]:
+    """Grid axes that a value depends on, through operands, loop-carried values and control flow."""
+    cache = {} if cache is None else cache
+    if value in cache:
+        return cache[value]
+    cache[value] = frozenset()
+    owner = value.owner
+    if isinstance(owner, Region):
+        parent = owner.parent
+        sources: list[Value] = []
+        if isinstance(parent, For):
+            sources = [parent.lower, parent.step]
+            if value.index > 0:
+                sources += [parent.init[value.index - 1], yielded(parent.body)[value.index - 1]]
+        elif parent is not None:
+            sources = list(parent.operands)
+        found = _union(program_axes(v, cache) for v in sources)
+    elif isinstance(owner, ProgramId):
+        found = frozenset({owner.axis})
+    else:
+        found = _union(program_axes(v, cache) for v in owner.operands)
+        for r in owner.regions:
+            found |= _union(program_axes(v, cache) for v in yielded(r))
+    cache[value] = found
+    return found
+
+
+def plain_axes(values: Iterable[Value]) -> frozenset[int]:
+    """Grid axes that values depend on with neither a loop's result nor a read in between."""
+    work, seen = list(values), set[Value]()
+    found: set[int] = set()
+    while work:
+        v = work.pop()
+        op = v.defining_op
+        if v in seen:
+            continue
+        seen.add(v)
+        if op is None:
+            loop = v.owner.parent if isinstance(v.owner, Region) else None
+            if isinstance(loop, For) and v.index:
+                work += [loop.init[v.index - 1], yielded(loop.body)[v.index - 1]]
+            continue
+        if isinstance(op, For | While) or op.effect is Effect.READ:
+            continue
+        if isinstance(op, ProgramId):
+            found.add(op.axis)
+        work += op.operands
+        work += [y for r in op.regions for y in yielded(r)]
+    return frozenset(found)
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    out: frozenset[int] = frozenset()
+    for s in sets:
+        out |= s
+    return out
+
+
+def tainted_values(  # noqa: C901 - a case per kind of region
+    graph: TileGraph, sources: Iterable[Value]
+) -> set[Value]:
+    """Values that depend on any of `sources`, through loops and branches too.
+
+    The load role cannot know them.
+    """
+    bad: set[Value] = set(sources)
+    changed = True
+    while changed:
+        changed = False
+        for op in graph.walk():
+            before = len(bad)
+            if isinstance(op, For):
+                for arg, init, nxt, res in zip(
+                    op.carried, op.init, yielded(op.body), op.results, strict=True
+                ):
+                    if init in bad or nxt in bad:
+                        bad.update((arg, res))
+                if any(v in bad for v in (op.lower, op.upper, op.step)):
+                    bad.update(op.results)
+                    bad.update(op.body.args)
+            elif isinstance(op, If):
+                for i, res in enumerate(op.results):
+                    if (
+                        op.condition in bad
+                        or yielded(op.then)[i] in bad
+                        or yielded(op.orelse)[i] in bad
+                    ):
+                        bad.add(res)
+            elif any(v in bad for v in op.operands):
+                bad.update(op.results)
+            changed |= len(bad) != before
+    return bad

@@ -1,0 +1,132 @@
+"""Accesses to memory whose order the roles of a specialised kernel would not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
+from tiledsl.ir.op import Region
+from tiledsl.ir.op import Value
+from tiledsl.ir.ops import pointer
+from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.control import If
+from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.memory import Load
+from tiledsl.ir.ops.memory import Store
+from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.pointer_hazards import depends
+from tiledsl.ws.pointer_hazards import pointer_hazard
+
+DRAWN = (
+    "what is loaded depends on an atomic operation, which happens in one role only; draw it in a "
+    "kernel before this one"
+)
+OVERWRITTEN = (
+    "the kernel may store to the same elements twice, and bulk copies keep no order between "
+    "stores; store each element once, with offsets that depend on the loop around the store"
+)
+HAZARD = (
+    "the kernel loads from a tensor that it stores to, and roles keep no order between them; store "
+    "to another tensor"
+)
+LANES = (
+    "the kernel loads and stores through one pointer, and roles keep no order between threads; "
+    "store through another pointer"
+)
+
+
+def order_problems(
+    graph: TileGraph, operands: Iterable[Load | pointer.Load]
+) -> Iterator[tuple[str, Op]]:
+    """Accesses to memory whose order roles would not keep: why, and the op."""
+    found = {
+        HAZARD: memory_hazard(graph),
+        LANES: pointer_hazard(graph),
+        OVERWRITTEN: overwritten_store(graph),
+        DRAWN: drawn_operand(graph, operands),
+    }
+    for reason, op in found.items():
+        if op is not None:
+            yield reason, op
+
+
+def drawn_operand(graph: TileGraph, loads: Iterable[Load | pointer.Load]) -> Op | None:
+    """A load, or the control flow around one, that depends on the result of a side effect.
+
+    The load role cannot know it: the effect happens in the consumers.
+    """
+    effects = [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
+    if not effects:
+        return None
+    known = tainted_values(graph, effects)
+    for load in loads:
+        around = [o for o in graph.enclosing(load) if isinstance(o, For | If)]
+        for op in (load, *around):
+            reads = (op.lower, op.upper, op.step) if isinstance(op, For) else op.operands
+            if any(v in known for v in reads):
+                return op
+    return None
+
+
+def memory_hazard(graph: TileGraph) -> Load | None:
+    """A load that is not simply followed by a store of what it became, to the same block."""
+    stores: dict[Value, list[Store]] = {}
+    position = {op.id: i for i, op in enumerate(graph.walk())}
+    for store in graph.find(Store):
+        for tensor in tensors_of(store.tensor):
+            stores.setdefault(tensor, []).append(store)
+    for load in graph.find(Load):
+        for store in [s for t in tensors_of(load.tensor) for s in stores.get(t, [])]:
+            same = (
+                load.tensor is store.tensor
+                and load.offsets == store.offsets
+                and load.block_shape == store.block_shape
+            )
+            follows = load.parent is store.parent and position[load.id] < position[store.id]
+            if not same or not follows or not depends(store.value, load.results):
+                return load
+    return None
+
+
+def overwritten_store(graph: TileGraph) -> Store | None:
+    """A store that may follow another one to the same elements of its tensor.
+
+    Two stores in different branches of an if exclude each other. A store in a loop is taken to walk
+    along where its place depends on what the loop changes.
+    """
+    before: dict[Value, list[Store]] = {}
+    for store in graph.find(Store):
+        tensors = tensors_of(store.tensor)
+        if any(not _exclude(store, other) for t in tensors for other in before.get(t, [])):
+            return store
+        for tensor in tensors:
+            before.setdefault(tensor, []).append(store)
+        loops = [o for o in graph.enclosing(store) if isinstance(o, For | While)]
+        if not all(_walks(graph, store, loop) for loop in loops):
+            return store
+    return None
+
+
+def _exclude(a: Store, b: Store) -> bool:
+    """Whether two stores stand in different branches of an if."""
+    branches: list[dict[int, Region]] = []
+    for store in (a, b):
+        found: dict[int, Region] = {}
+        region = store.parent
+        while region is not None and region.parent is not None:
+            if isinstance(region.parent, If):
+                found[region.parent.id] = region
+            region = region.parent.parent
+        branches.append(found)
+    both = branches[0].keys() & branches[1].keys()
+    return any(branches[0][i] is not branches[1][i] for i in both)
+
+
+def _walks(graph: TileGraph, store: Store, loop: For | While) -> bool:
+    """Whether the place of a store is made from what a loop around it changes."""
+    known = tainted_values(graph, [a for region in loop.regions for a in region.args])
+    return any(v in known for v in (store.tensor, *store.offsets))

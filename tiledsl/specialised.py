@@ -29,6 +29,8 @@ from tiledsl.ws.analysis import Declined
 from tiledsl.ws.analysis import analyze
 from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.bulk import cut_stores
+from tiledsl.ws.channels import make_channels
+from tiledsl.ws.channels import make_tile_aref
 from tiledsl.ws.consumer import build_consumer
 from tiledsl.ws.epilogue_channel import build_loader
 from tiledsl.ws.epilogue_channel import epilogue_channel
@@ -46,13 +48,11 @@ from tiledsl.ws.kept import lay_out_copies
 from tiledsl.ws.layouts import assign_layouts
 from tiledsl.ws.lower_aref import lower_aref
 from tiledsl.ws.overrides import Overrides
-from tiledsl.ws.partition import build_producer
-from tiledsl.ws.partition import make_channels
-from tiledsl.ws.partition import make_tile_aref
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.plan import revised
 from tiledsl.ws.pointer_operands import pointer_operand
 from tiledsl.ws.prefetch import settle_prefetch
+from tiledsl.ws.producer import build_producer
 from tiledsl.ws.refusals import BY_OPTIONS
 from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.refusals import note_failure

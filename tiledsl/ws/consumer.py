@@ -39,6 +39,7 @@ from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.channels import Channel
 from tiledsl.ws.deferred_loop import DeferredLoop
 from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.epilogue_channel import EpilogueChannel
@@ -47,7 +48,6 @@ from tiledsl.ws.handed import take_numbers
 from tiledsl.ws.made_loop import multiply_made
 from tiledsl.ws.no_trips import zero_if_empty
 from tiledsl.ws.partial_loop import PartialLoop
-from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import StoreGeometry

@@ -18,8 +18,8 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import And
 from tiledsl.ir.ops.elementwise import Compare
+from tiledsl.ws.channels import Channel
 from tiledsl.ws.idle_parts import part_is_stored
-from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 
 if TYPE_CHECKING:

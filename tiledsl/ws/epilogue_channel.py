@@ -42,12 +42,12 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.channels import Channel
 from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.operands import smem_of_load
-from tiledsl.ws.partition import Channel
-from tiledsl.ws.partition import ProducerBuilder
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.producer import ProducerBuilder
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import is_turned
 

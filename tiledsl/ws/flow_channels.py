@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Value
+from tiledsl.ws.channels import Channel
+from tiledsl.ws.channels import make_aref
 from tiledsl.ws.flow import Flow
-from tiledsl.ws.partition import Channel
-from tiledsl.ws.partition import make_aref
 from tiledsl.ws.plan import Plan
 
 

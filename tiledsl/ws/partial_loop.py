@@ -30,6 +30,7 @@ from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import TileType
+from tiledsl.ws.channels import Channel
 from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.dot_loop import is_zero_tile
 from tiledsl.ws.dot_loop import needs_promotion
@@ -37,7 +38,6 @@ from tiledsl.ws.loop_versions import Versions
 from tiledsl.ws.loop_versions import known_scalar
 from tiledsl.ws.loop_versions import loop_versions
 from tiledsl.ws.operands import operand_load
-from tiledsl.ws.partition import Channel
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.slot_vectors import address_ops
 from tiledsl.ws.slot_vectors import loads_of

@@ -2,30 +2,24 @@
 
 The load role keeps control flow, address arithmetic and the loads, which become puts; the consumer
 role keeps the rest, and its loads become gets. Dead code is removed afterwards, so each role keeps
-only its own loop-carried values.
+only its own loop-carried values. Here is what roles have in common: the loop over tiles, clones.
 
 Ref: Tawa (arXiv 2510.14719), task-aware partitioning by backward slices from side effects.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tiledsl.dtypes import int32
 from tiledsl.ir.builder import Builder
-from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
-from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
-from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Compare
@@ -37,8 +31,6 @@ from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
-from tiledsl.ir.ops.memory import tensor_type
-from tiledsl.ir.ops.pointer_copy import Copy
 from tiledsl.ir.ops.program import NumPrograms
 from tiledsl.ir.ops.program import ProgramId
 from tiledsl.ir.ops.program import TileToProgram
@@ -47,57 +39,15 @@ from tiledsl.ir.ops.role import DrawTile
 from tiledsl.ir.ops.role import FirstTile
 from tiledsl.ir.ops.role import NextTile
 from tiledsl.ir.ops.role import NumTiles
-from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.role import TileStep
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
-from tiledsl.ir.types import SmemType
-from tiledsl.ws.analysis import Analysis
-from tiledsl.ws.dependence import tainted_values
-from tiledsl.ws.dot_loop import DotLoop
-from tiledsl.ws.handed import Handed
-from tiledsl.ws.handed import Numbers
-from tiledsl.ws.handed import put_numbers
-from tiledsl.ws.handed import take_numbers
-from tiledsl.ws.operands import OperandLoad
+from tiledsl.ws.channels import TILE_FIELDS
+from tiledsl.ws.channels import Channel
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.slot_vectors import is_vector
-from tiledsl.ws.slot_vectors import loads_of
-from tiledsl.ws.slot_vectors import most_in_front
-from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.slot_vectors import start_elems
 from tiledsl.ws.slot_vectors import start_of
-from tiledsl.ws.told_tiles import told_tiles
-
-TILE_SLOTS = 2
-TILE_FIELDS = ("tile", "pid_0", "pid_1", "pid_2")
-"""What the channel of drawn tiles carries: the index of a tile, and its place in the grid."""
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One aref and the loads that one put of it makes.
-
-    loads: the operands of dots, then vectors.
-    loop: the accumulating dot loop that it feeds, where it feeds just one.
-    multicast: per payload, whether the cluster's CTAs share it. hints: L2 eviction priorities.
-    """
-
-    loads: tuple[OperandLoad, ...]
-    aref: Value
-    multicast: tuple[bool, ...] = ()
-    hints: tuple[str, ...] = ()
-    loop: DotLoop | None = None
-
-
-def last_load(channel: Channel) -> Load | pointer.Load:
-    """The last load of a channel in the program."""
-    loads = [item.op for item in channel.loads]
-    region = loads[0].parent
-    assert region is not None
-    return max(loads, key=region.ops.index)
-
 
 FAR = (1 << 31) - (1 << 16)
 """Beyond every extent that a tensor map takes, with room for the offsets of boxes."""
@@ -369,226 +319,8 @@ class RoleBuilder:
                 self.clone_into(old.ops)
 
 
-class ProducerBuilder(RoleBuilder):
-    """The load role: puts instead of loads, nothing that depends on loaded data."""
-
-    def __init__(
-        self,
-        builder: Builder,
-        plan: Plan,
-        channels: dict[int, Channel],
-        mapping: dict[Value, Value],
-        tainted: set[Value],
-        tiles: Value | None = None,
-    ) -> None:
-        super().__init__(builder, plan, channels, mapping, tiles)
-        self.tainted = tainted
-        self.loads: dict[int, Channel] = {o.op.id: c for c in channels.values() for o in c.loads}
-        self.others = {op.id for c in channels.values() for op in loads_of(c.loads)}
-        self.last = {last_load(c).id for c in channels.values()}
-        self.bounds: dict[int, tuple[Value, Value]] = {}
-        self.puts: Handed | None = None
-        self.taken: dict[Value, Value] = {}
-
-    def clone(self, op: Op) -> None:
-        if self.puts is not None and op is self.puts.loop:
-            put_numbers(self.b, self.puts, [self.get(v) for v in self.puts.values])
-        channel = self.loads.get(op.id)
-        if channel is not None:
-            if op.id in self.last:
-                self.put(channel)
-            return
-        if (
-            op.effect is Effect.WRITE
-            or op.id in self.others
-            or (
-                not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)
-            )
-        ):
-            return
-        super().clone(op)
-        self.map.update((r, self.taken[r]) for r in op.results if r in self.taken)
-
-    def take(self, handed: Handed) -> None:
-        """Numbers of the tile that the role of the search has found."""
-        self.taken = take_numbers(self.b, handed)
-        self.b.add(aref.Consumed(handed.aref))
-
-    def put(self, channel: Channel) -> None:
-        """One put with every load of the channel."""
-        b = self.b
-        places = [
-            () if item.is_copied else self.box_offsets(item.block, item.smem)
-            for item in channel.loads
-        ]
-        op = aref.Put(
-            channel.aref,
-            multicast=channel.multicast,
-            cluster_size=self.plan.cluster_size if any(channel.multicast) else 1,
-            hints=channel.hints,
-        )
-        b.add(op)
-        with b.at(op.body):
-            tiles: list[Value] = []
-            for item, offsets in zip(channel.loads, places, strict=True):
-                old = item.op
-                if isinstance(old, pointer.Load):
-                    tiles.append(self.copy(op.body, old, item))
-                    continue
-                load = Load(
-                    self.get(old.tensor),
-                    offsets,
-                    block_shape=boxed_shape(old, item.smem),
-                    squeeze=old.squeeze,
-                    loc=old.loc,
-                )
-                tiles.append(b.value(load, item.name))
-            b.add(Yield(tuple(tiles)))
-
-    def copy(self, body: Region, old: pointer.Load, item: OperandLoad) -> Value:
-        """Copies by the threads of the role in the place of a load, and the tile that they fill."""
-        slot = body.add_arg(item.smem, item.name)
-        mask = self.get(old.mask) if old.mask is not None else None
-        self.b.add(Copy(slot, self.get(old.pointer), mask, loc=old.loc))
-        return slot
-
-    def box_offsets(self, load: Load, smem: SmemType) -> tuple[Value, ...]:
-        """Where the block that is copied starts: a vector's where copies may."""
-        offsets = [self.get(o) for o in load.offsets]
-        if is_vector(smem) and most_in_front(load):
-            dim = tensor_type(load.tensor, "load").inner_dim
-            assert dim is not None
-            offsets[dim] = self.b.value(Sub(offsets[dim], self.in_front(load)))
-        return tuple(offsets)
-
-    def clone_for(self, op: For) -> None:
-        keep = [i for i, v in enumerate(op.carried) if v not in self.tainted]
-        channel = self.channels.get(op.id)
-        body = Region()
-        for i, arg in enumerate(op.body.args):
-            if i == 0 or i - 1 in keep:
-                self.map[arg] = body.add_arg(arg.type, arg.name)
-        lower, upper = self.get(op.lower), self.get(op.upper)
-        if channel is not None and self.plan.split_k > 1:
-            lower, upper = self.loop_bounds(op, constant_step(op))
-        init = tuple(self.get(op.init[i]) for i in keep)
-        # A search that is unrolled pushes the loops of the consumers out of the instruction cache.
-        unroll = -1 if channel is None else 1
-        new = For(lower, upper, self.get(op.step), init, unroll=unroll, body=body, loc=op.loc)
-        self.b.add(new)
-        self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
-        with self.b.at(body):
-            self.clone_into([o for o in op.body.ops if not isinstance(o, Yield)])
-            end = op.body.terminator
-            assert isinstance(end, Yield)
-            self.b.add(Yield(tuple(self.get(end.values[i]) for i in keep)))
-
-    def clone_if(self, op: If) -> None:
-        keep = [i for i, v in enumerate(op.results) if v not in self.tainted]
-        new = If(
-            self.get(op.condition), result_types=tuple(op.result_types[i] for i in keep), loc=op.loc
-        )
-        self.b.add(new)
-        self.map.update({op.results[i]: r for i, r in zip(keep, new.results, strict=True)})
-        for old, region in ((op.then, new.then), (op.orelse, new.orelse)):
-            with self.b.at(region):
-                self.clone_into([o for o in old.ops if not isinstance(o, Yield)])
-                values = yielded(old)
-                self.b.add(Yield(tuple(self.get(values[i]) for i in keep)))
-
-
-def boxed_shape(load: Load, smem: SmemType) -> tuple[int, ...]:
-    """The block that is copied: a vector fills whole lines of its slot."""
-    if not is_vector(smem):
-        return load.block_shape
-    return tuple(1 if d in load.squeeze else smem.shape[0] for d in range(len(load.block_shape)))
-
-
 def constant_step(loop: For) -> int:
     """The loop's step, a positive constant by analysis."""
     op = loop.step.defining_op
     assert isinstance(op, Constant)
     return int(op.value)
-
-
-def make_channels(builder: Builder, analysis: Analysis, plan: Plan) -> dict[int, Channel]:
-    """One aref per accumulating dot loop, by loop id."""
-    out: dict[int, Channel] = {}
-    for found in analysis.loops:
-        vectors = slot_vectors(found)
-        loads = (*found.loads, *vectors)
-        value = make_aref(builder, loads, plan.num_stages)
-        shared = plan.cluster_size > 1 and plan.split_k == 1
-        multicast = tuple(
-            shared and plan.cluster_axis not in o.axes and o not in vectors for o in loads
-        )
-        hints = eviction_hints(found, plan)
-        hints += ("",) * len(vectors) if hints else ()
-        out[found.loop.id] = Channel(loads, value, multicast, hints, found)
-    return out
-
-
-def make_tile_aref(builder: Builder) -> Value:
-    """The channel that carries drawn tiles."""
-    payload = SmemType((len(TILE_FIELDS),), int32, 0, 0)
-    return builder.value(aref.Create((payload,), TILE_SLOTS), "tiles")
-
-
-def make_aref(builder: Builder, loads: tuple[OperandLoad, ...], depth: int) -> Value:
-    """A channel's aref, named after what it carries."""
-    with builder.located(loads[0].op.loc):
-        payload = tuple(o.smem for o in loads)
-        return builder.value(aref.Create(payload, depth), "_".join(o.name for o in loads))
-
-
-def eviction_hints(found: DotLoop, plan: Plan) -> tuple[str, ...]:
-    """An operand that one program alone reads leaves L2 first, so that the shared ones stay."""
-    if not plan.unit_axes:
-        return ()
-    once = [o.is_read_once(plan.unit_axes) for o in found.loads]
-    if not any(once) or all(once):
-        return ()
-    return tuple("evict_first" if one else "evict_last" for one in once)
-
-
-def build_producer(
-    graph: TileGraph,
-    builder: Builder,
-    plan: Plan,
-    channels: dict[int, Channel],
-    mapping: dict[Value, Value],
-    tiles: Value | None = None,
-    numbers: Numbers | None = None,
-) -> Role:
-    """The load role, appended at the builder's insertion point."""
-    role = Role(
-        name="producer",
-        first_warpgroup=0,
-        num_warpgroups=1,
-        registers=plan.producer_registers,
-        single_thread=not plan.copies,
-        copies=plan.copies,
-    )
-    builder.add(role)
-    sources = [op.result for c in channels.values() for op in loads_of(c.loads)]
-    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    tainted = tainted_values(graph, sources)
-    with builder.at(role.body):
-        maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
-        ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
-        if numbers is not None and numbers.drawn and numbers.loads is not None:
-            told = told_tiles(builder, numbers.loads)
-            maker.taken = told.taken
-            with builder.at(told.body):
-                maker.clone_into(ops)
-            told.end(builder)
-            return role
-        loop, body = maker.tile_loop()
-        with builder.at(body):
-            if numbers is not None and numbers.loads is not None:
-                maker.take(numbers.loads)
-            elif numbers is not None and not numbers.apart:
-                maker.puts = numbers.consumers
-            maker.clone_into(ops)
-        maker.end_tiles(loop, body)
-    return role

@@ -14,8 +14,8 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
-from tiledsl.ws.partition import ProducerBuilder
 from tiledsl.ws.plan import Plan
+from tiledsl.ws.producer import ProducerBuilder
 from tiledsl.ws.told_tiles import drawn_tiles
 
 SEARCH = "search"

@@ -25,8 +25,8 @@ from tiledsl.ir.op import Value
 from tiledsl.ws.check_state import Barrier
 from tiledsl.ws.check_state import SlotState
 from tiledsl.ws.check_state import Thread
-from tiledsl.ws.simulate import Simulation
 from tiledsl.ws.simulate import simulations
+from tiledsl.ws.simulation import Simulation
 
 T = TypeVar("T", SlotState, Barrier)
 

@@ -178,6 +178,16 @@ TDSL_FN void put_partials_cluster(u32 addr, const T (&x)[N], u32 warp, u32 lane)
     for (int o = 0; o < N; ++o) Values::put(there, (o * WARPS + warp) * LANES + lane, x[o]);
   }
 }
+// x[o], which all lanes hold, as number o * STRIDE + `at` of the values at `addr` in each of CTAS blocks: lane c writes to
+// block c, and its stores complete on the mbarrier at `bar` there. Warp, converged. ISA: st.async, mapa.
+template <int CTAS, int STRIDE, class VALUES, class T, int N>
+TDSL_FN void send_to_blocks(u32 addr, u32 bar, const T (&x)[N], u32 at) {
+  if (lane_id() < CTAS) {
+    const u32 there = mapa(addr, lane_id()), done = mapa(bar, lane_id());
+#pragma unroll
+    for (int o = 0; o < N; ++o) VALUES::put_async(there, done, o * STRIDE + at, x[o]);
+  }
+}
 // As put_partials_cluster for values that all lanes hold, without a barrier of the cluster: the stores complete on an
 // mbarrier of each block, one of two that the exchanges of a loop use in turn, each with a part of BYTES bytes. Returns
 // the part, where everything has arrived. A block overwrites a part two exchanges later, when the one between has told
@@ -189,11 +199,7 @@ TDSL_FN u32 exchange_partials(u32 addr, u32 barriers, Cursor<2>& c, const T (&x)
   using Values = SharedValues<T, WARPS * N, true>;
   const u32 part = addr + c.slot * BYTES, bar = barriers + 8 * c.slot;
   if (threadIdx.x == 0) mbarrier_expect_tx(bar, N * WARPS * Values::VALUE_BYTES);
-  if (lane_id() < CTAS) {
-    const u32 there = mapa(part, lane_id()), done = mapa(bar, lane_id());
-#pragma unroll
-    for (int o = 0; o < N; ++o) Values::put_async(there, done, o * WARPS + warp, x[o]);
-  }
+  send_to_blocks<CTAS, WARPS, Values>(part, bar, x, warp);
   mbarrier_wait(bar, c.parity);
   c.next();
   return part;
@@ -242,30 +248,34 @@ template <int COUNT, class VALUES, class T, int N, class C> TDSL_FN void combine
     reduce_lanes<1, COUNT>(x, combine);
   }
 }
-// x[o] combined over all warps of a cluster of CTAS blocks with WARPS warps each, whose lanes hold one value: first in
-// each block, then one message from block to block, as by exchange_partials. What arrives costs an SM some ten clocks a
-// message. Warps converged, all threads of the cluster. ISA: bar.sync, st.async, mbarrier.
-template <int CTAS, int WARPS, int BYTES, class T, int N, class C>
-TDSL_FN void reduce_cluster(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32 warp, C combine) {
-  using Own = SharedValues<T, WARPS * N>;
+// x[o] of each warp, which all lanes hold, over a cluster of CTAS blocks with WARPS warps each: first in each block, where
+// `combine_own` makes x[o] of what its warps put at an address, then one message from block to block, as by
+// exchange_partials. Returns where the CTAS values of each x[o] lie. What arrives costs an SM some ten clocks a message.
+// Warps converged, all threads of the cluster. ISA: bar.sync, st.async, mbarrier.
+template <int CTAS, int WARPS, int BYTES, class T, int N, class Own>
+TDSL_FN u32 exchange_blocks(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32 warp, Own combine_own) {
   using All = SharedValues<T, CTAS * N, true>;
-  static_assert(Own::BYTES + All::BYTES <= BYTES, "both lie in a part");
-  const u32 own = addr + c.slot * BYTES, all = own + Own::BYTES, bar = barriers + 8 * c.slot;
-  const u32 rank = warp / WARPS;
+  constexpr int OWN_BYTES = SharedValues<T, WARPS * N>::BYTES;
+  static_assert(OWN_BYTES + All::BYTES <= BYTES, "both lie in a part");
+  const u32 own = addr + c.slot * BYTES, all = own + OWN_BYTES, bar = barriers + 8 * c.slot;
   put_partials<WARPS, 1>(own, x, warp % WARPS, 0);
   block_sync();
   if (warp % WARPS == 0) {
     if (lane_id() == 0) mbarrier_expect_tx(bar, N * CTAS * All::VALUE_BYTES);
-    combine_shared<WARPS, Own>(own, x, combine);
-    if (lane_id() < CTAS) {
-      const u32 there = mapa(all, lane_id()), done = mapa(bar, lane_id());
-#pragma unroll
-      for (int o = 0; o < N; ++o) All::put_async(there, done, o * CTAS + rank, x[o]);
-    }
+    combine_own(own);
+    send_to_blocks<CTAS, CTAS, All>(all, bar, x, warp / WARPS);
   }
   mbarrier_wait(bar, c.parity);
   c.next();
-  combine_shared<CTAS, All>(all, x, combine);
+  return all;
+}
+// x[o] combined over all warps of a cluster of CTAS blocks with WARPS warps each, whose lanes hold one value. Warps
+// converged, all threads of the cluster.
+template <int CTAS, int WARPS, int BYTES, class T, int N, class C>
+TDSL_FN void reduce_cluster(u32 addr, u32 barriers, Cursor<2>& c, T (&x)[N], u32 warp, C combine) {
+  const u32 all = exchange_blocks<CTAS, WARPS, BYTES>(addr, barriers, c, x, warp,
+      [&](u32 own) { combine_shared<WARPS, SharedValues<T, WARPS * N>>(own, x, combine); });
+  combine_shared<CTAS, SharedValues<T, CTAS * N, true>>(all, x, combine);
 }
 
 // (largest, sum of e^(x - largest)) of SIZE neighbouring lanes merged; a part without an element over -inf has no sum.
@@ -286,26 +296,13 @@ TDSL_FN void merge_exponentials(u32 addr, u32 barriers, Cursor<2>& c, const floa
   using T = Tuple<float, float>;
   using Own = SharedValues<T, WARPS * N>;
   using All = SharedValues<T, CTAS * N, true>;
-  static_assert(Own::BYTES + All::BYTES <= BYTES, "both lie in a part");
-  const u32 mine = addr + c.slot * BYTES, all = mine + Own::BYTES, bar = barriers + 8 * c.slot;
-  const u32 rank = warp / WARPS;
   T x[N];
 #pragma unroll
   for (int o = 0; o < N; ++o) x[o] = tuple<float, float>(own[o], part[o]);
-  put_partials<WARPS, 1>(mine, x, warp % WARPS, 0);
-  block_sync();
-  if (warp % WARPS == 0) {
-    if (lane_id() == 0) mbarrier_expect_tx(bar, N * CTAS * All::VALUE_BYTES);
+  const u32 all = exchange_blocks<CTAS, WARPS, BYTES>(addr, barriers, c, x, warp, [&](u32 mine) {
 #pragma unroll
     for (int o = 0; o < N; ++o) x[o] = merge_lanes<WARPS>(Own::get(mine, o * WARPS + (int)lane_id() % WARPS));
-    if (lane_id() < CTAS) {
-      const u32 there = mapa(all, lane_id()), done = mapa(bar, lane_id());
-#pragma unroll
-      for (int o = 0; o < N; ++o) All::put_async(there, done, o * CTAS + rank, x[o]);
-    }
-  }
-  mbarrier_wait(bar, c.parity);
-  c.next();
+  });
 #pragma unroll
   for (int o = 0; o < N; ++o) {
     x[o] = merge_lanes<CTAS>(All::get(all, o * CTAS + (int)lane_id() % CTAS));

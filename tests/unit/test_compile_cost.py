@@ -14,6 +14,7 @@ from tiledsl import compiled as facts
 from tiledsl import compiler
 from tiledsl.runtime.cache import KernelCache
 from tiledsl.runtime.nvrtc import CompiledKernel
+from tiledsl.ws import plan_sizes
 from tiledsl.ws import planner
 from tiledsl.ws import select
 from tiledsl.ws import tile_problem
@@ -56,9 +57,9 @@ def test_pricing_looks_at_the_kernel_once(monkeypatch):
         monkeypatch.setattr(module, name, call)
 
     for module, name in [
-        (planner, "is_turned"),
+        (plan_sizes, "is_turned"),
         (planner, "estimate"),
-        (planner, "SmemType"),
+        (plan_sizes, "SmemType"),
         (tile_problem, "is_placed"),
         (tile_problem, "HostValues"),
     ]:

@@ -29,7 +29,7 @@ from tiledsl.ws.cost import Cost
 from tiledsl.ws.launch import Launch
 from tiledsl.ws.overrides import Overrides
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 
 @dataclass

@@ -59,7 +59,7 @@ from tiledsl.ws.refusals import not_specialised
 from tiledsl.ws.refusals import note_failure
 from tiledsl.ws.select import Ranking
 from tiledsl.ws.select import choose
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 SHORT_TRIPS = 4
 """Iterations of a loop that roles do not pay for, where threads can copy all that it loads."""

@@ -89,7 +89,7 @@ def ignored_options(
 
     Options that only roles can give are no hints: the compiler refuses them.
     """
-    from tiledsl.ws.single_role import SinglePlan
+    from tiledsl.ws.single_plan import SinglePlan
 
     code = fn.__code__ if isinstance(fn, FunctionType) else None
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()

@@ -40,8 +40,8 @@ from tiledsl.ws.single_layout import copied_loops
 from tiledsl.ws.single_layout import copies_suffice
 from tiledsl.ws.single_layout import single_layout
 from tiledsl.ws.single_layout import space_of
-from tiledsl.ws.single_role import Limits
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 from tiledsl.ws.stay import obstacle_to_staying
 from tiledsl.ws.turned_rows import turn_rows
 

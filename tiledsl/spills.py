@@ -14,7 +14,7 @@ from tiledsl.lowering import device_graph
 from tiledsl.runtime.nvrtc import moved_accumulators
 from tiledsl.single import single
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 MOST_WARPS = 32
 

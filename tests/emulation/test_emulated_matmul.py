@@ -12,7 +12,7 @@ from tests.emulation.matmuls import is_right
 from tests.emulation.matmuls import matmul_kernel
 from tests.emulation.matmuls import run_matmul
 from tiledsl.ws.plan import Plan
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 STRUCTURES = {
     "ping-pong, cluster": {"BM": 128, "BN": 192, "ping_pong": True, "cluster": 2},

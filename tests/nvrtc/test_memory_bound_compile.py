@@ -16,7 +16,7 @@ from examples import softmax
 from examples import transpose
 from tiledsl.compiled import Kernel
 from tiledsl.runtime.nvrtc import ptx_of
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 pytestmark = pytest.mark.nvrtc
 BF16, F32 = torch.bfloat16, torch.float32

@@ -29,7 +29,7 @@ from tests.unpacked_kernels import shifted_words
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
-from tiledsl.ws.single_role import FEW_SPILLS_BYTES
+from tiledsl.ws.single_plan import FEW_SPILLS_BYTES
 
 pytestmark = pytest.mark.nvrtc
 

@@ -11,7 +11,7 @@ import tiledsl
 import tiledsl.language as tl
 from tiledsl.compiler import modules
 from tiledsl.ws.copy_rings import FLIGHT_SLOTS
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 pytestmark = pytest.mark.nvrtc
 

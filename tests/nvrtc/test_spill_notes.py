@@ -10,7 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tiledsl.spills import spill_notes
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 pytestmark = pytest.mark.nvrtc
 

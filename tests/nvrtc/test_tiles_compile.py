@@ -13,7 +13,7 @@ from tests.gpu import library_kernels
 from tests.gpu import tile_kernels
 from tests.gpu.tile_kernels import Case
 from tests.unit.ws.test_single_warps import larger_sum
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 pytestmark = pytest.mark.nvrtc
 

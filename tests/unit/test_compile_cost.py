@@ -18,7 +18,7 @@ from tiledsl.ws import plan_sizes
 from tiledsl.ws import planner
 from tiledsl.ws import select
 from tiledsl.ws import tile_problem
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 KERNEL = CompiledKernel(b"cubin", "", 8, 0, 0, (), (), 0.1)
 

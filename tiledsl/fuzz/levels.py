@@ -40,7 +40,7 @@ from tiledsl.runtime.interop import from_numpy
 from tiledsl.simulator import view_array
 from tiledsl.ws.check_state import Fault
 from tiledsl.ws.simulate import simulate
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 TRIED = "tried by the fuzzer"
 NO_REGISTERS = "C7602"

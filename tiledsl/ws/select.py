@@ -33,7 +33,7 @@ from tiledsl.ws.launch import RequestLike
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.planner import Planner
 from tiledsl.ws.planner import Ranked
-from tiledsl.ws.single_role import Limits
+from tiledsl.ws.single_plan import Limits
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.tile_choices import TileChoices
 from tiledsl.ws.tile_problem import TileProblems

@@ -31,7 +31,7 @@ from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_dots import unbatch_dots
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 from tiledsl.ws.stay import add_programs
 from tiledsl.ws.stay import message_on_mbarrier
 from tiledsl.ws.stay import staying_loop

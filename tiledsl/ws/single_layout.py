@@ -52,8 +52,8 @@ from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.short_rows import ask_early
 from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_graph import build_single
-from tiledsl.ws.single_role import Limits
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.split_addresses import split_addresses

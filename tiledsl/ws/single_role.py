@@ -8,18 +8,13 @@ Layout conversions take the same way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field
 from dataclasses import replace
-from math import prod
 
 from tiledsl.errors import ResourceError
 from tiledsl.ir.extents import named_extents
 from tiledsl.ir.extents import smaller
-from tiledsl.ir.extents import tile_shapes
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
-from tiledsl.ir.op import Value
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
@@ -29,13 +24,12 @@ from tiledsl.ir.ops.reduce import MergeExponentials
 from tiledsl.ir.ops.reduce import Reduce
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import TileType
-from tiledsl.target import HOPPER
 from tiledsl.target import Target
 from tiledsl.ws.access_layouts import THREAD_BYTES
 from tiledsl.ws.access_layouts import default_warps
 from tiledsl.ws.access_layouts import largest_access_bytes
-from tiledsl.ws.copy_rings import FLIGHT_SLOTS
-from tiledsl.ws.dot_shapes import dot_shape
+from tiledsl.ws.dot_registers import DOT_REGISTERS
+from tiledsl.ws.dot_registers import warps_for_dots
 from tiledsl.ws.free import only_moves
 from tiledsl.ws.full_rows import rows_are_full
 from tiledsl.ws.row_loops import LOOP_REGISTERS
@@ -45,12 +39,13 @@ from tiledsl.ws.row_loops import resident_blocks
 from tiledsl.ws.row_loops import row_loops
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.short_rows import short_rows
+from tiledsl.ws.single_plan import CROWDED_REGISTERS
+from tiledsl.ws.single_plan import ROW_WARPS
+from tiledsl.ws.single_plan import WIDE_BLOCKS
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 from tiledsl.ws.stay import bytes_of_elements
 from tiledsl.ws.stay import obstacle_to_staying
-
-DOT_REGISTERS = {1: 176, 2: 176, 4: 88}
-"""Registers of a thread that dots may take, by warpgroups of the CTA."""
-
 
 FULL_ELEMENTS, MOST_WARPS = 64, 16
 """Elements of a tile for a thread from which on there are more warps, up to so many."""
@@ -59,20 +54,16 @@ MOST_ELEMENTS = 256
 SHARED_ELEMENTS, MOST_SHARED = 32, 64
 """Elements of a reduced tile for a thread that CTAs of a cluster aim at; they share a program from
 more than these on, or more than the second number where the user gave the number of warps."""
-CROWDED_REGISTERS, CROWDED_ELEMENTS = 64, 32
-"""Registers with which half of an SM's threads fit, and elements that a thread may hold in them."""
+CROWDED_ELEMENTS = 32
+"""Elements that a thread may hold in CROWDED_REGISTERS."""
 MOVING_WARPS, MOVING_REGISTERS = 16, 40
 """Warps of CTAs that only move tiles, and registers with which three of them fit."""
 PHASE_REGISTERS = {8: 32, 16: 40, 32: 48}
 """Registers of a thread where a program goes through loop after loop, by the elements that it holds
 in one: it waits for memory at the beginning of each, and other programs have to load meanwhile."""
-ROW_WARPS, ROW_BYTES, ROW_TILES = 8, 8192, 2
-"""Warps for rows of so many bytes or more; and tiles as large as a row that a program may load,
+ROW_BYTES, ROW_TILES = 8192, 2
+"""Bytes of rows that have ROW_WARPS or more; and tiles as large as a row that a program may load,
 where a thread holds more than SHARED_ELEMENTS of each."""
-FEW_SPILLS_BYTES, TIGHT_SPILLS_BYTES = 64, 16
-"""What a thread may spill rather than leave half of an SM's places empty; and so that more fit."""
-WIDE_BLOCKS = 2
-"""CTAs of so many warps on an SM, where threads hold more elements."""
 FLIGHT_BYTES, STAYING_BLOCKS = 65536, 2
 """Bytes that CTAs which stay want on their way to an SM, and CTAs that it takes at most."""
 PACKED_BYTES = 2
@@ -81,111 +72,6 @@ HIDING_BLOCKS, HIDING_BYTES = 4, 4
 """CTAs on an SM, and bytes of an element that they load, with which they hide what they share."""
 MOST_BYTES = 4
 """Bytes of an element that count there: wider ones are rare."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What spilled before, or did not fit.
-
-    blocks: CTAs that may have to share the registers of an SM. wide: whether threads may hold more
-    than SHARED_ELEMENTS of a row. roomy: whether the warps of dots make room for all that loops
-    carry around them. warps: of dots, at least. one_form: whether one form of f32 operands of
-    dots may be held at a time. short: whether few warps may have many short rows.
-    """
-
-    blocks: int = 1 << 10
-    wide: bool = True
-    roomy: bool = True
-    warps: int = 0
-    one_form: bool = True
-    short: bool = True
-
-    def after(self, plan: SinglePlan) -> Limits:
-        """What is tried after a plan whose registers spill."""
-        if plan.has_short_rows:
-            return replace(self, short=False)
-        is_wide = (
-            plan.num_warps == ROW_WARPS and plan.num_ctas == 1 and plan.min_blocks == WIDE_BLOCKS
-        )
-        if self.wide and is_wide:
-            return replace(self, wide=False)
-        if plan.is_crowded:
-            return replace(self, blocks=plan.min_blocks - 1)
-        fewer = plan.relaxed_blocks if plan.is_tight else plan.min_blocks // 2
-        return replace(self, blocks=fewer)
-
-
-@dataclass(frozen=True)
-class SinglePlan:
-    """Decisions about a single-role kernel.
-
-    num_ctas: CTAs of a cluster that run one program together, each with num_warps warps.
-    min_blocks: CTAs that the registers of an SM hold at least.
-    num_stages: slots that rings which copies fill may have, 0 where there are none. slots: those
-    that they have, the deepest first: a short loop needs fewer.
-    pdl: CTAs come to their places while the kernel before ends (programmatic dependent launch).
-    stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
-    may_grow: where more warps may hold what the registers of these do not.
-    has_short_rows: warps have many rows each (ws/short_rows.py).
-    is_sparse: the programs multiply, and there are no more of them than SMs.
-    is_crowded: as many CTAs share an SM as its shared memory and their tiles let.
-    is_final: nothing else is left to try.
-    """
-
-    num_warps: int = 4
-    num_ctas: int = 1
-    min_blocks: int = 1
-    num_stages: int = 0
-    slots: tuple[int, ...] = field(default=(), compare=False)
-    pdl: bool = True
-    stays: bool = False
-    may_grow: bool = field(default=False, compare=False)
-    has_short_rows: bool = False
-    is_sparse: bool = False
-    is_crowded: bool = field(default=False, compare=False)
-    is_final: bool = field(default=False, compare=False)
-
-    @property
-    def num_threads(self) -> int:
-        return 32 * self.num_warps
-
-    @property
-    def relaxed_blocks(self) -> int:
-        """CTAs on an SM whose threads have CROWDED_REGISTERS each."""
-        return max(1, HOPPER.registers_per_sm // (CROWDED_REGISTERS * self.num_threads))
-
-    @property
-    def is_tight(self) -> bool:
-        """Whether threads have fewer registers, so that more loops wait for memory at a time."""
-        return not self.is_crowded and self.min_blocks > self.relaxed_blocks
-
-    def is_last(self, spill_bytes: int, *, are_moved: bool = False) -> bool:
-        """Whether another kernel of a single role would be no better.
-
-        Fewer CTAs on an SM take more registers than spill; where accumulators are moved under a
-        wgmma, rings of fewer slots leave no product in flight, and more warps have fewer each.
-        """
-        if self.is_final:
-            return True
-        if are_moved and self.num_stages >= FLIGHT_SLOTS:
-            return False
-        if self.may_grow and (are_moved or spill_bytes > FEW_SPILLS_BYTES):
-            return False
-        most = TIGHT_SPILLS_BYTES if self.is_tight else FEW_SPILLS_BYTES
-        return self.min_blocks == 1 or spill_bytes <= most
-
-    def crowded(self, blocks: int) -> SinglePlan:
-        """The plan for so many CTAs on an SM, or more."""
-        if blocks <= self.min_blocks:
-            return self
-        return replace(self, min_blocks=blocks, is_crowded=True)
-
-    def describe(self) -> str:
-        cluster = f", clusters of {self.num_ctas} CTAs a program" if self.num_ctas > 1 else ""
-        found = self.slots or (self.num_stages,)
-        slots = f", stages {' and '.join(map(str, found))}" if self.num_stages else ""
-        stays = ", stays for the next program" if self.stays else ""
-        return f"single role, {self.num_warps} warps{cluster}{slots}{stays}"
 
 
 def plan_single(
@@ -235,51 +121,9 @@ def plan_single(
         elif num_warps is None and persistent is not False:
             plan = _more_warps(graph, plan, target)
         return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
-    plan = _for_dots(dots, num_warps or limits.warps or None, limits)
+    plan = warps_for_dots(dots, num_warps or limits.warps or None, limits)
     may_grow = not num_warps and not limits.warps and plan.num_warps < 4 * max(DOT_REGISTERS)
     return replace(plan, may_grow=may_grow)
-
-
-def _for_dots(dots: list[mma.Dot], num_warps: int | None, limits: Limits) -> SinglePlan:
-    """The fewest warpgroups that hold the dots and what loops carry beside them.
-
-    Where none do, those of which the fewest registers spill; then those that hold one form of f32
-    operands, which are written to shared memory one after the other.
-    """
-    wanted = max(1, (num_warps or 4) // 4)
-    problem: ResourceError | None = None
-    crowded: dict[SinglePlan, int] = {}
-    narrow: list[SinglePlan] = []
-    for groups, room in DOT_REGISTERS.items():
-        if groups < wanted and groups != max(DOT_REGISTERS):
-            continue
-        try:
-            needed = max(_registers(d, groups) for d in dots)
-            held = max(_registers(d, groups) + _carried_beside(d, groups) for d in dots)
-        except ResourceError as error:
-            problem = error
-            continue
-        if needed <= room:
-            if held <= room or num_warps is not None or not limits.roomy:
-                return SinglePlan(4 * groups)
-            crowded[SinglePlan(4 * groups)] = (held - room) * groups
-            continue
-        worst = max(dots, key=lambda d: _registers(d, groups, forms=1))
-        least = _registers(worst, groups, forms=1)
-        if limits.one_form and least <= room:
-            narrow.append(SinglePlan(4 * groups))
-        problem = ResourceError(
-            f"dot(): a thread of {4 * groups} warps would hold {least} registers of accumulators "
-            f"and operands, {room} are there: {_parts(worst, groups)}",
-            worst.loc,
-            smaller(tile_shapes(worst.acc, worst.a, worst.b)),
-        )
-    if crowded:
-        return min(crowded, key=lambda plan: crowded[plan])
-    if narrow:
-        return narrow[0]
-    assert problem is not None
-    raise problem
 
 
 def _rows_fit_eight_warps(graph: TileGraph, warps: int, limits: Limits) -> bool:
@@ -477,55 +321,3 @@ def _check_tiles(graph: TileGraph, plan: SinglePlan) -> None:
         op.loc,
         smaller([type_.shape], "use a smaller tile") + few,
     )
-
-
-def _carried_beside(dot: mma.Dot, num_warpgroups: int) -> int:
-    """Registers of a thread for the tiles that loops around a dot carry beside its accumulators."""
-    acc = dot.acc.type
-    assert isinstance(acc, TileType)
-    found = 0
-    op: Op | None = dot.parent.parent if dot.parent else None
-    while op is not None:
-        if isinstance(op, For | While):
-            carried = [v.type for v in op.init if isinstance(v.type, TileType)]
-            found = max(found, sum(t.num_elements * t.dtype.bits for t in carried))
-        op = op.parent.parent if op.parent else None
-    own = acc.num_elements * acc.dtype.bits
-    return max(0, found - own) // (32 * 128 * num_warpgroups)
-
-
-def _registers(dot: mma.Dot, num_warpgroups: int, forms: int = 2) -> int:
-    """Registers of a thread for the accumulators and operands of a dot.
-
-    forms: how many of an f32 operand's are held at once, where it has two.
-    """
-    return sum(_register_parts(dot, num_warpgroups, forms))
-
-
-def _register_parts(dot: mma.Dot, num_warpgroups: int, forms: int) -> tuple[int, int, int]:
-    """Registers of a thread for the accumulators, for a and for b of a dot."""
-    acc, a, b = dot.acc.type, dot.a.type, dot.b.type
-    assert isinstance(acc, TileType)
-    assert isinstance(a, TileType)
-    assert isinstance(b, TileType)
-    M, N = acc.shape[-2:]
-    shape = dot_shape(M, N, num_warpgroups, a.dtype, dot.loc)
-    accumulators = shape.registers(num_warpgroups) * prod(acc.shape[:-2])
-    copies = 2 if a.dtype.is_fp8 and dot.promote else 1
-    held = forms if a.dtype.name == "f32" and dot.precision != "tf32" else 1
-    a_regs, b_regs = (
-        held * t.num_elements * t.dtype.bytes // (4 * 128 * num_warpgroups) for t in (a, b)
-    )
-    return copies * accumulators, a_regs, b_regs
-
-
-def _parts(dot: mma.Dot, num_warpgroups: int) -> str:
-    """What takes the registers of a dot."""
-    counts = _register_parts(dot, num_warpgroups, 1)
-    tiles = zip(("the result", "a", "b"), counts, (dot.acc, dot.a, dot.b), strict=True)
-    return ", ".join(f"{n} for {what}, {_extents(value)}" for what, n, value in tiles)
-
-
-def _extents(value: Value) -> str:
-    assert isinstance(value.type, TileType)
-    return f"{named_extents(value.type.shape)} {value.type.dtype}"

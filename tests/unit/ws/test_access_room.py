@@ -12,7 +12,7 @@ import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
 from tests.emulation.test_emulated_shifted import widen_rows
 from tiledsl.compiled import Kernel
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 BF16, F32 = torch.bfloat16, torch.float32
 

@@ -12,7 +12,7 @@ import tiledsl.language as tl
 from tests.unit.ws.kernels import first
 from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 
 # fmt: off

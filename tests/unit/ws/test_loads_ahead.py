@@ -12,10 +12,10 @@ import tiledsl
 import tiledsl.language as tl
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
-from tiledsl.ws.single_role import FEW_SPILLS_BYTES
-from tiledsl.ws.single_role import TIGHT_SPILLS_BYTES
-from tiledsl.ws.single_role import Limits
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import FEW_SPILLS_BYTES
+from tiledsl.ws.single_plan import TIGHT_SPILLS_BYTES
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 
 
 @tiledsl.jit

@@ -12,7 +12,7 @@ from tests.plane_kernels import conv_planes_args
 from tests.plane_kernels import planes_to_rows
 from tests.ring_kernels import ring_kernel
 from tiledsl.compiled import Kernel
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 
 def made_for(tile: tuple[int, int, int], channels: tuple[int, int] = (64, 64)) -> Kernel:

@@ -11,8 +11,8 @@ from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.target import HOPPER
 from tiledsl.ws.live_registers import blocks_of_tiles
-from tiledsl.ws.single_role import Limits
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 
 
 @tiledsl.jit

@@ -15,7 +15,7 @@ from tiledsl import emulate
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.runtime.interop import numpy_view
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 BF16, F32 = torch.bfloat16, torch.float32
 

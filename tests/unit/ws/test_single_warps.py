@@ -13,7 +13,7 @@ from tiledsl import single
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import ResourceError
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import SinglePlan
 
 
 # fmt: off

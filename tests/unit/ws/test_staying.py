@@ -11,8 +11,8 @@ import tiledsl
 import tiledsl.language as tl
 from tests.emulation.test_emulated_pointers import compiled
 from tiledsl.compiled import Kernel
-from tiledsl.ws.single_role import Limits
-from tiledsl.ws.single_role import SinglePlan
+from tiledsl.ws.single_plan import Limits
+from tiledsl.ws.single_plan import SinglePlan
 
 BF16, F32 = torch.bfloat16, torch.float32
 LONG, SHORT = 65536, 4096

@@ -225,7 +225,7 @@ def test_accumulators_fit_the_layout_of_the_instruction(graph: TileGraph) -> Non
 def test_a_single_role_gives_up_its_product_in_flight() -> None:
     """Where ptxas moves accumulators; with rings of fewer slots none is in flight."""
     from tiledsl.ws.copy_rings import FLIGHT_SLOTS
-    from tiledsl.ws.single_role import SinglePlan
+    from tiledsl.ws.single_plan import SinglePlan
 
     deep, shallow = (SinglePlan(4, num_stages=n) for n in (FLIGHT_SLOTS, FLIGHT_SLOTS - 1))
     assert not deep.is_last(0, are_moved=True)

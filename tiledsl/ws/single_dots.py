@@ -1,14 +1,6 @@
-"""Dots of a single-role kernel: operands to shared memory, a barrier, the tensor core, a barrier.
-
-Small sides are padded to whole instructions: rows and columns beyond the product are computed and
-never read, the
-padding of K is zero. What wgmma wants K-major (8-bit and TF32 operands) is transposed on its way
-to shared memory.
-"""
+"""Dots of a single role: operands to shared memory, a barrier, the tensor core, a barrier."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
@@ -16,8 +8,6 @@ from tiledsl.dtypes import int32
 from tiledsl.errors import InternalError
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.layout import Layout
-from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -27,63 +17,26 @@ from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tile
 from tiledsl.ir.ops.control import For
-from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.role import Role
-from tiledsl.ir.ops.smem_ring import RingSlot
-from tiledsl.ir.ops.tile_moves import Stack
-from tiledsl.ir.ops.tile_moves import Unstack
 from tiledsl.ir.passes.fold_sums import is_zero
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.target import Target
 from tiledsl.ws.budget import SmemPlan
-from tiledsl.ws.dot_operands import ATOM_BYTES
 from tiledsl.ws.dot_operands import in_ring
-from tiledsl.ws.dot_operands import is_MN_major
 from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_operands import needs_sync
 from tiledsl.ws.dot_operands import operand_tile
 from tiledsl.ws.dot_operands import outer_loop
 from tiledsl.ws.dot_operands import stays_in_registers
+from tiledsl.ws.dot_places import DotPlaces
 from tiledsl.ws.dot_shapes import DotShape
 from tiledsl.ws.dot_shapes import shape_of_dot
-from tiledsl.ws.ring_places import ALIGN_BYTES
-from tiledsl.ws.ring_places import shared_ring_bytes
-from tiledsl.ws.scratch import scratch_bytes
-
-
-def unbatch_dots(graph: TileGraph) -> None:
-    """Replaces dots with batch dimensions by one dot for each matrix."""
-    changed = True
-    while changed:
-        changed = False
-        for op in graph.find(mma.Dot):
-            if isinstance(op.acc.type, TileType) and op.acc.type.rank > 2:
-                _unbatch(graph, op)
-                changed = True
-
-
-def _unbatch(graph: TileGraph, op: mma.Dot) -> None:
-    assert op.parent is not None
-    b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
-    parts: list[tuple[Value, ...]] = []
-    for value in (op.a, op.b, op.acc):
-        cut = Unstack(value)
-        b.add(cut)
-        parts.append(cut.results)
-    products = [
-        b.value(mma.Dot(x, y, acc, op.precision, op.promote), op.result.name)
-        for x, y, acc in zip(*parts, strict=True)
-    ]
-    whole = b.value(Stack(tuple(products)), op.result.name)
-    graph.replace_uses(op.result, whole)
-    graph.erase(op)
-
 
 _PRODUCTS = (mma.Dot, mma.Issue)
 
@@ -91,8 +44,7 @@ _PRODUCTS = (mma.Dot, mma.Issue)
 class DotLowering:
     """Lowers the dots of one role; buffers are shared by dots, which run one after the other.
 
-    top: where buffers are made. rings: start and end of the memory of rings, which dots outside of
-    their loops may use: it is free before the first copies, and when a loop has ended.
+    top: where buffers are made. rings: start and end of the memory of rings (`DotPlaces`).
     """
 
     def __init__(
@@ -109,18 +61,18 @@ class DotLowering:
         self.plan = plan
         self.top = top
         self.target = target
-        self.groups = max(1, role.num_warps // 4)
+        self.places = DotPlaces(graph, role, target, rings)
+        self.groups = self.places.groups
         self.buffers: dict[tuple[SmemType, int, int], Value] = {}
         self.shared: dict[int, int] = {}
-        self.rings = rings or (0, shared_ring_bytes(graph))
         self.zeroed = False
         self.ready: set[Value] = set()
         self.keeps = False
 
     def run(self) -> None:
         """All dots, in program order."""
-        self.keeps = self.most_bytes(keeps=True) <= self.target.smem_bytes
-        if self.most_bytes(keeps=self.keeps) > self.target.smem_bytes:
+        self.keeps = self.places.most_bytes(keeps=True) <= self.target.smem_bytes
+        if self.places.most_bytes(keeps=self.keeps) > self.target.smem_bytes:
             self.share()
         for op in list(self.role.body.walk()):
             if isinstance(op, mma.Dot):
@@ -184,7 +136,7 @@ class DotLowering:
     def promoted(self, b: Builder, op: mma.Dot) -> Value:
         """Partial sums over `promote` elements of K are added in f32."""
         K, acc = operand_tile(op.a).shape[1], op.acc
-        ring = [self.ring_side(op, value, side) for side, value in enumerate((op.a, op.b))]
+        ring = [self.places.ring_side(op, value, side) for side, value in enumerate((op.a, op.b))]
         for first in range(0, K, op.promote):
             count = min(op.promote, K - first)
             if ring[0] is not None and ring[1] is not None:
@@ -282,7 +234,7 @@ class DotLowering:
         count: int,
     ) -> Value:
         """side: 0 for a [M, K], 1 for b [K, N]."""
-        found = None if count else self.ring_side(op, value, side)
+        found = None if count else self.places.ring_side(op, value, side)
         if found is not None:
             return found
         read = value.defining_op
@@ -292,13 +244,13 @@ class DotLowering:
             return value
         K_dim = 1 - side
         K = count or operand_tile(value).shape[K_dim]
-        memory = self.memory(shape, value, side, K)
+        memory = self.places.memory(shape, value, side, K)
         used = K if memory.shape[K_dim] != K else 0
         loop = outer_loop(op, value)
         if loop is not None and self.keeps and not count:
             return self.kept(op, loop, value, memory, used)
         key = (memory, 2 * slot + side, used)
-        at = self.in_rings(op, side) if slot == 0 and not count else None
+        at = self.places.in_rings(op, side) if slot == 0 and not count else None
         if at is not None:
             key = (memory, -1 - at, 0)
         if key not in self.buffers:
@@ -310,41 +262,6 @@ class DotLowering:
         start[K_dim] = first
         b.add(smem.Write(self.buffers[key], value, (start[0], start[1])))
         return self.buffers[key]
-
-    def in_rings(self, op: mma.Dot, side: int) -> int | None:
-        """Where an operand is written to the memory of rings, by a dot outside of their loops."""
-        start, end = self.rings
-        if end == start or is_promoted(op) or operand_tile(op.a).dtype.name == "f32":
-            return None
-        around = [o for o in self.graph.enclosing(op) if isinstance(o, For | While)]
-        inner = (op for o in around for region in o.regions for op in region.walk())
-        if any(isinstance(o, RingSlot) for o in inner):
-            return None
-        at, found = start, None
-        for n, value in enumerate((op.a, op.b)):
-            if self.is_read_in_place(op, value, n):
-                continue
-            K = operand_tile(op.a).shape[1]
-            memory = self.memory(shape_of_dot(op, self.groups), value, n, K)
-            if outer_loop(op, value) is not None or memory.shape[1 - n] != K:
-                return None
-            found = at if n == side else found
-            at += -(-memory.bytes // ALIGN_BYTES) * ALIGN_BYTES
-        return found if at <= end else None
-
-    def is_read_in_place(self, op: mma.Dot, value: Value, side: int) -> bool:
-        """Whether the tensor core takes an operand from a ring or from registers."""
-        return self.ring_side(op, value, side) is not None or stays_in_registers(
-            op, value, side, self.groups
-        )
-
-    def memory(self, shape: DotShape, value: Value, side: int, K: int) -> SmemType:
-        """How an operand, or K elements of it, is staged."""
-        type_ = operand_tile(value)
-        extents = self.extents(shape, type_, side, K)
-        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
-        major = self.major(type_, side, extents[side], is_parted=is_parted)
-        return SmemType((extents[0], extents[1]), type_.dtype, major)
 
     def kept(self, op: mma.Dot, loop: For, value: Value, memory: SmemType, used: int) -> Value:
         """An operand that a loop does not change, written before the loop to its own buffer."""
@@ -361,78 +278,18 @@ class DotLowering:
             self.ready.add(self.buffers[key])
         return self.buffers[key]
 
-    def most_bytes(self, *, keeps: bool = True) -> int:
-        """At most what rings, operands and exchanges take.
-
-        keeps: whether operands that a loop does not change have buffers of their own.
-        """
-        buffers: list[smem.Buffer] = self.graph.find(smem.Buffer)
-        sizes: dict[tuple[SmemType, int, int], int] = {}
-        for op, side, value, memory, forms in self.operands():
-            is_kept = keeps and outer_loop(op, value) is not None
-            sizes[memory, side, value.id if is_kept else 0] = memory.bytes * forms
-        placed = max((b.offset_bytes + b.slots * b.type_.bytes for b in buffers), default=0)
-        rings = shared_ring_bytes(self.graph)
-        return placed + rings + sum(sizes.values()) + scratch_bytes(self.role, rings)
-
-    def operands(self) -> Iterator[tuple[mma.Dot, int, Value, SmemType, int]]:
-        """Of all dots what may be staged: dot, side, value, memory, and how many forms of it."""
-        for op in self.role.body.walk():
-            if not isinstance(op, mma.Dot):
-                continue
-            shape, a = shape_of_dot(op, self.groups), operand_tile(op.a)
-            is_f32 = a.dtype.name == "f32"
-            is_read_from_slots = not is_f32 and not is_promoted(op)
-            for side, value in enumerate((op.a, op.b)):
-                if is_read_from_slots and self.is_read_in_place(op, value, side):
-                    continue
-                if self.in_rings(op, side) is not None:
-                    continue
-                memory = self.memory(shape, value, side, a.shape[1])
-                yield op, side, value, memory, 2 if is_f32 and op.precision != "tf32" else 1
-
     def share(self) -> None:
         """One place for all dots' operands of a side: a dot is complete before the next is staged.
 
         Padded operands have buffers of their own, whose padding is written once.
         """
         largest: dict[int, tuple[SmemType, Value]] = {}
-        for _, side, value, memory, forms in self.operands():
+        for _, side, value, memory, forms in self.places.operands():
             for index in range(side, 2 * forms, 2):
                 if index not in largest or memory.bytes > largest[index][0].bytes:
                     largest[index] = (memory, value)
         for index, (memory, value) in sorted(largest.items()):
             self.shared[index] = self.take("ab"[index % 2], memory, value, "shared by all dots; ")
-
-    def extents(self, shape: DotShape, type_: TileType, side: int, K: int) -> list[int]:
-        """Extents of an operand, padded to whole instructions."""
-        step = self.target.mma_K(type_.dtype)
-        lines = shape.M if side == 0 else shape.N
-        padded = -(-K // step) * step
-        return [lines, padded] if side == 0 else [padded, lines]
-
-    def ring_side(self, op: mma.Dot, value: Value, side: int) -> Value | None:
-        """The slot of a ring that holds an operand as the tensor core reads it, or None."""
-        read = value.defining_op
-        if not isinstance(read, smem.Read) or not in_ring(read.smem):
-            return None
-        shape = shape_of_dot(op, self.groups)
-        memory, type_ = smem.smem_type(read.smem, "dot"), operand_tile(value)
-        if list(memory.shape) != self.extents(shape, type_, side, type_.shape[1 - side]):
-            return None
-        is_parted = (shape.split == 0) != (shape.swapped != (side == 1))
-        whole = ATOM_BYTES // memory.dtype.bytes * (self.groups if is_parted else 1)
-        along_K = memory.major == 1 - side
-        return read.smem if along_K or is_MN_major(memory, side, whole) else None
-
-    def major(self, type_: TileType, mn_dim: int, extent: int, *, is_parted: bool) -> int:
-        """The contiguous dimension: K, unless a 16-bit operand's registers run along the other."""
-        elems = ATOM_BYTES // type_.dtype.bytes
-        whole = elems * (self.groups if is_parted else 1)
-        layout = type_.layout
-        if type_.dtype.bits != 16 or layout is None or extent % whole:
-            return 1 - mn_dim
-        return mn_dim if _runs_along(layout, mn_dim) else 1 - mn_dim
 
     def buffer(
         self, type_: SmemType, name: str, op: Op, value: Value, at: int | None = None
@@ -515,9 +372,3 @@ def _body(type_: TileType, dtypes: list[DType]) -> Region:
     for d in range(type_.rank):
         body.add_arg(ScalarType(int32), f"at{d}")
     return body
-
-
-def _runs_along(layout: Layout, dim: int) -> bool:
-    """Whether neighbours along a dimension are neighbouring registers."""
-    digits = [d for d in layout.dims[dim] if d.size > 1]
-    return bool(digits) and digits[0].unit is Unit.REG and digits[0].stride == 1

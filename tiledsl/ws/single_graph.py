@@ -30,11 +30,11 @@ from tiledsl.ws.ring_places import ring_groups
 from tiledsl.ws.scratch import assign_scratch
 from tiledsl.ws.scratch import requested_bytes
 from tiledsl.ws.single_dots import DotLowering
-from tiledsl.ws.single_dots import unbatch_dots
 from tiledsl.ws.single_plan import SinglePlan
 from tiledsl.ws.stay import add_programs
 from tiledsl.ws.stay import message_on_mbarrier
 from tiledsl.ws.stay import staying_loop
+from tiledsl.ws.unbatch_dots import unbatch_dots
 
 
 def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:

@@ -8,7 +8,6 @@ from math import prod
 
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
-from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.ops import memory
 from tiledsl.ir.ops import mma
@@ -22,10 +21,10 @@ from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.ops.smem_ring import RingSlot
 from tiledsl.target import Target
 from tiledsl.ws.accesses import fuse_accesses
-from tiledsl.ws.budget import SmemPlan
 from tiledsl.ws.copy_rings import NOT_COPIED
 from tiledsl.ws.copy_rings import copy_rings
 from tiledsl.ws.counted_divisions import count_divisions
+from tiledsl.ws.dot_places import DotPlaces
 from tiledsl.ws.fetch_ahead import fetch_ahead
 from tiledsl.ws.fetch_loop import Space
 from tiledsl.ws.fetch_loop import fetch_loops
@@ -50,7 +49,6 @@ from tiledsl.ws.scratch import scratch_bytes
 from tiledsl.ws.sector_stores import store_sectors
 from tiledsl.ws.shared_sums import share_sums
 from tiledsl.ws.short_rows import ask_early
-from tiledsl.ws.single_dots import DotLowering
 from tiledsl.ws.single_graph import build_single
 from tiledsl.ws.single_plan import Limits
 from tiledsl.ws.single_plan import SinglePlan
@@ -99,8 +97,7 @@ def laid_out(
         if made.ring_bytes and made.shared_bytes(target) > target.smem_bytes:
             made = _attempt(graph, plan, target, 0, room)
         return made.laid_out(plan)
-    lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
-    rest = lowering.most_bytes() - made.ring_bytes
+    rest = DotPlaces(made.graph, made.role, target).most_bytes() - made.ring_bytes
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
     paired = (target.smem_per_sm_bytes // 2 - target.smem_reserved_bytes - rest) // slot_bytes
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
@@ -253,8 +250,7 @@ class _Attempt:
 
     def shared_bytes(self, target: Target) -> int:
         """At most what all of it takes."""
-        top = Builder(self.graph)
-        return DotLowering(self.graph, self.role, SmemPlan(), top, target).most_bytes()
+        return DotPlaces(self.graph, self.role, target).most_bytes()
 
     @property
     def ring_bytes(self) -> int:
@@ -289,8 +285,7 @@ def _attempt(
     largest = max((padded_bytes(op) for op in moves), default=0)
     if largest <= SMALL_BYTES:
         return made
-    lowering = DotLowering(made.graph, made.role, SmemPlan(), Builder(made.graph), target)
-    rest = lowering.most_bytes() - made.ring_bytes - largest
+    rest = DotPlaces(made.graph, made.role, target).most_bytes() - made.ring_bytes - largest
     left = target.smem_bytes - rest
     return made if largest <= left else _lay_out(graph, plan, target, depth, Room(max(left, 0)))
 

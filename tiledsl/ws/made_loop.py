@@ -12,10 +12,10 @@ from tiledsl.ws.slot_vectors import slot_vectors
 from tiledsl.ws.vector_reads import read_vectors
 
 if TYPE_CHECKING:
-    from tiledsl.ws.consumer import ConsumerBuilder
+    from tiledsl.ws.consumer_loop import ConsumerLoop
 
 
-def multiply_made(maker: ConsumerBuilder, found: DotLoop, ops: list[Op]) -> None:
+def multiply_made(maker: ConsumerLoop, found: DotLoop, ops: list[Op]) -> None:
     """The products of an iteration: all operands are made, then multiplied.
 
     An instruction with an operand in registers keeps its warp until the ones before have begun, so

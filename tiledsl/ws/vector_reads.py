@@ -16,11 +16,11 @@ from tiledsl.ws.slot_vectors import address_ops
 from tiledsl.ws.slot_vectors import most_in_front
 
 if TYPE_CHECKING:
-    from tiledsl.ws.consumer import ConsumerBuilder
+    from tiledsl.ws.consumer_loop import ConsumerLoop
 
 
 def read_vectors(
-    maker: ConsumerBuilder, loop: For, vectors: Iterable[SlotVector], *, by_wgmma: bool = False
+    maker: ConsumerLoop, loop: For, vectors: Iterable[SlotVector], *, by_wgmma: bool = False
 ) -> None:
     """Reads the vectors of the slot that was got last. by_wgmma: see smem.read."""
     b = maker.b
@@ -36,7 +36,7 @@ def read_vectors(
                 maker.map[op.result] = b.value(read, op.result.name or item.name)
 
 
-def part_at(maker: ConsumerBuilder, front: Value | None, at: int) -> Value | None:
+def part_at(maker: ConsumerLoop, front: Value | None, at: int) -> Value | None:
     """Where a vector starts in its box, of which `front` elements come before the first one."""
     if not at:
         return front
@@ -44,7 +44,7 @@ def part_at(maker: ConsumerBuilder, front: Value | None, at: int) -> Value | Non
     return number if front is None else maker.b.value(Add(front, number))
 
 
-def first_of(maker: ConsumerBuilder, loop: For, load: Load) -> Value:
+def first_of(maker: ConsumerLoop, loop: For, load: Load) -> Value:
     """The element of a vector's box where the vector starts."""
     address = address_ops(loop, load)
     assert address is not None

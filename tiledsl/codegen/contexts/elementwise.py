@@ -1,7 +1,5 @@
-"""Scalar arithmetic as C++ expressions.
+"""Scalar arithmetic, comparisons and choices as C++ expressions.
 
-Floats under 32 bits are computed in `float` and rounded once per op, unless the op cannot leave the
-type (`_EXACT`) or its value only goes to where it is rounded anyway (a map's result, a store).
 Scalar code uses the plain operators on 32- and 64-bit integers, the bodies of maps operators that
 wrap.
 """
@@ -13,10 +11,18 @@ from dataclasses import replace
 from math import gcd
 
 from tiledsl.codegen.contexts.control import known_sign
+from tiledsl.codegen.contexts.expressions import CallContext
+from tiledsl.codegen.contexts.expressions import OperatorContext
+from tiledsl.codegen.contexts.expressions import call_of
+from tiledsl.codegen.contexts.expressions import dtype_of
+from tiledsl.codegen.contexts.expressions import operator_of
+from tiledsl.codegen.contexts.expressions import rounding
 from tiledsl.codegen.contexts.pairs import is_of_pairs
 from tiledsl.codegen.contexts.pairs import pair_math
 from tiledsl.codegen.contexts.segments import bound_of_map
-from tiledsl.codegen.contexts.widened import is_small_whole
+from tiledsl.codegen.contexts.wide_products import has_many_products
+from tiledsl.codegen.contexts.wide_products import is_inside
+from tiledsl.codegen.contexts.wide_products import widened_index
 from tiledsl.codegen.cpp import is_packed
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
@@ -24,11 +30,7 @@ from tiledsl.codegen.cpp import scalar_type
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.registry import emits
-from tiledsl.dtypes import DType
 from tiledsl.dtypes import float32
-from tiledsl.dtypes import int32
-from tiledsl.dtypes import int64
-from tiledsl.errors import CodegenError
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -38,40 +40,11 @@ from tiledsl.ir.ops.elementwise_hints import Hint
 from tiledsl.ir.ops.elementwise_index import Around
 from tiledsl.ir.ops.elementwise_index import CountBelow
 from tiledsl.ir.ops.elementwise_index import Within
-from tiledsl.ir.ops.elementwise_library import Function
 from tiledsl.ir.ops.elementwise_steps import CountSteps
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.vectors import vectors_of
-
-_EXACT = frozenset(
-    f"elementwise.{name}" for name in ("min", "max", "neg", "abs", "select", "floor", "ceil", "mod")
-)
-_LOG2_E = 1.4426950408889634
-
-
-MANY_PRODUCTS = 6
-"""Products of indexes and strides: with 14 a kernel gained 5 %, with 1 or 2 some lost 1 to 2 %."""
-
-
-@dataclass(frozen=True)
-class OperatorContext(Expression):
-    """`a operator b`, or `operator a`; operands fit next to an operator."""
-
-    a: str
-    b: str = ""
-    operator: str = ""
-    variant: str = ""
-
-
-@dataclass(frozen=True)
-class CallContext(Expression):
-    """A call: its arguments are whole expressions."""
-
-    function: str
-    arguments: str
-    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,122 +54,6 @@ class SelectContext(Expression):
     condition: str
     a: str
     b: str
-
-
-def dtype_of(value: Value) -> DType:
-    """The dtype of a scalar.
-
-    Raises:
-        CodegenError: it is a tile, which only maps may compute with.
-    """
-    if not isinstance(value.type, ScalarType):
-        raise CodegenError(f"elementwise op on {value.type} outside a tile.map")
-    return value.type.dtype
-
-
-def rounding(op: Op, e: Emission) -> str:
-    """The form that narrows an expression to the result's dtype; empty when it has it already."""
-    dtype = dtype_of(op.results[0])
-    if dtype.is_int and dtype.bits < 32:
-        return f"({memory_type(dtype)})({{}})"
-    if not dtype.is_float or dtype.bits >= 32 or op.opcode in _EXACT or _is_rounded_later(op, e):
-        return ""
-    return f"round_to<{memory_type(dtype)}>({{}})"
-
-
-def _is_rounded_later(op: Op, e: Emission) -> bool:
-    """Whether every use is the yield of a map, which rounds."""
-    users = e.users(op.results[0])
-    return bool(users) and all(
-        u.is_terminator
-        and u.parent is not None
-        and u.parent.parent is not None
-        and u.parent.parent.opcode == "tile.map"
-        for u in users
-    )
-
-
-def _operator(op: Op, e: Emission, operator: str) -> OperatorContext:
-    a, b = op.operands
-    if operator in ("+", "-"):
-        second = (wide_coordinate(b, e) if operator == "+" else "") or e.factor(b)
-        return OperatorContext(rounding(op, e), False, e.factor(a), second, operator)
-    return OperatorContext(
-        rounding(op, e),
-        False,
-        e.atom(a),
-        e.atom(b),
-        operator,
-        is_product=operator in ("*", "/", "%"),
-    )
-
-
-def wide_coordinate(value: Value, e: Emission) -> str:
-    """A widened coordinate in two parts, `(i64)at_1 + (i / 8 * 256)`; empty for anything else.
-
-    What stands in front of a sum of both is then one address for all registers: a sum of 32 bits
-    is widened for each of them.
-    """
-    parts = _wide_parts(value, e)
-    return f"{parts[0]} + {parts[1].removeprefix('(i64)')}" if parts is not None else ""
-
-
-def wide_product(value: Value, e: Emission) -> tuple[str, str] | None:
-    """A product with one in two parts, `(i64)at_1 * s` and `(i64)(i / 8 * 256) * s`."""
-    product = value.defining_op
-    if not isinstance(product, ops.Mul) or len(e.users(value)) != 1:
-        return None
-    for one, by in ((product.a, product.b), (product.b, product.a)):
-        parts = _wide_parts(one, e)
-        if parts is not None:
-            factor = e.atom(by)
-            return f"{parts[0]} * {factor}", f"{parts[1]} * {factor}"
-    return None
-
-
-def _wide_parts(value: Value, e: Emission) -> tuple[str, str] | None:
-    """What the thread and what the register gives to a widened coordinate; None for others."""
-    cast = value.defining_op
-    if not isinstance(cast, ops.Cast) or cast.a not in e.coordinates or cast.dtype != int64:
-        return None
-    at = e.coordinates[cast.a]
-    return (f"(i64){at.thread}", f"(i64)({at.register()})") if " " not in at.thread else None
-
-
-def call(op: Op, e: Emission, function: str, *, variant: str = "") -> CallContext:
-    """A call with all operands."""
-    arguments = ", ".join(e.text(v) for v in op.operands)
-    return CallContext(rounding(op, e), True, function, arguments, variant)
-
-
-def _is_inside(op: Op) -> bool:
-    """Whether a loop over registers computes an op for each of them."""
-    around = op.parent.parent if op.parent is not None else None
-    return around is not None and around.vectorized
-
-
-def _has_many_products(e: Emission) -> bool:
-    """Whether products of indexes and strides are a part of a kernel's work.
-
-    Fewer are left to NVVM, which puts some of them into uniform registers.
-    """
-    if e.has_many_products is None:
-        products: list[ops.Mul] = e.graph.find(ops.Mul)
-        wide = [op for op in products if not _is_inside(op) and _widened(op.a) and _widened(op.b)]
-        e.has_many_products = len(wide) >= MANY_PRODUCTS
-    return e.has_many_products
-
-
-def _widened(value: Value) -> Value | None:
-    """The int32 scalar that a product takes in 64 bits, where it is not a number.
-
-    NVVM takes indexes that are not below 0 for unsigned, and multiplies these by signed strides in
-    three instructions.
-    """
-    cast = value.defining_op
-    if not isinstance(cast, ops.Cast) or cast.dtype != int64 or cast.a.type != ScalarType(int32):
-        return None
-    return None if isinstance(cast.a.defining_op, ops.Constant) else cast.a
 
 
 def _wraps(op: Op) -> bool:
@@ -226,12 +83,12 @@ def arithmetic(op: ops.Binary, e: Emission) -> Expression | None:
         return None
     symbol = {"add": "+", "sub": "-", "mul": "*"}[name]
     a, b = op.operands
-    if name == "mul" and e.place.is_plain and not _is_inside(op) and _has_many_products(e):
-        narrow = [e.text(v) for v in map(_widened, (a, b)) if v is not None]
+    if name == "mul" and e.place.is_plain and not is_inside(op) and has_many_products(e):
+        narrow = [e.text(v) for v in map(widened_index, (a, b)) if v is not None]
         if len(narrow) == 2:
             return OperatorContext("", True, narrow[0], narrow[1], "mul_wide", "wrap")
     if not _wraps(op):
-        return _operator(op, e, symbol)
+        return operator_of(op, e, symbol)
     return OperatorContext("", True, e.text(a), e.text(b), f"{name}_wrap", "wrap")
 
 
@@ -239,13 +96,13 @@ def arithmetic(op: ops.Binary, e: Emission) -> Expression | None:
 def div(op: ops.Div, e: Emission) -> Expression:
     """`div_full`: the correctly rounded form takes a branch and a call for each element."""
     if dtype_of(op.result).bits == 64:
-        return call(op, e, "div_rn")
+        return call_of(op, e, "div_rn")
     if e.text(op.a) == literal(1.0, float32):  # an input of a map may stand for a constant
         name = "rcp_approx" if op.fast else "reciprocal"
         return CallContext(rounding(op, e), True, name, e.text(op.b))
     if op.fast:
-        return call(op, e, "div_normal")
-    return call(op, e, "div_full")
+        return call_of(op, e, "div_normal")
+    return call_of(op, e, "div_full")
 
 
 @emits("elementwise.floordiv", "elementwise.mod")
@@ -253,10 +110,10 @@ def integer_division(op: ops.Binary, e: Emission) -> Expression:
     """The plain operator where the divisor cannot be zero."""
     is_div = isinstance(op, ops.FloorDiv)
     if dtype_of(op.result).is_int and known_sign(op.b):
-        return _operator(op, e, "/" if is_div else "%")
+        return operator_of(op, e, "/" if is_div else "%")
     name = "div_or_zero" if is_div else "mod_or_zero"
     explicit = f"<{memory_type(dtype_of(op.result))}>" if dtype_of(op.result).is_int else ""
-    return call(op, e, name + explicit, variant="call")
+    return call_of(op, e, name + explicit, variant="call")
 
 
 @emits("elementwise.min", "elementwise.max")
@@ -264,7 +121,7 @@ def extremum(op: ops.Min | ops.Max, e: Emission) -> Expression:
     """`max_num` ignores NaN, `max_nan` keeps it."""
     keeps_nan = op.propagate_nan and dtype_of(op.result).is_float
     name = op.opcode.partition(".")[2]
-    return call(
+    return call_of(
         op, e, f"{name}_nan" if keeps_nan else f"{name}_num<{scalar_type(dtype_of(op.result))}>"
     )
 
@@ -280,8 +137,8 @@ def bitwise(op: ops.Binary, e: Emission) -> Expression | None:
             e.bind(op.result, f"({first})" if " " in first else first)
             return None
     if dtype_of(op.result).kind == "bool":
-        return _operator(op, e, {"and": "&&", "or": "||", "xor": "!="}[name])
-    return _operator(op, e, {"and": "&", "or": "|", "xor": "^"}[name])
+        return operator_of(op, e, {"and": "&&", "or": "||", "xor": "!="}[name])
+    return operator_of(op, e, {"and": "&", "or": "|", "xor": "^"}[name])
 
 
 @emits("elementwise.shl", "elementwise.shr")
@@ -290,9 +147,9 @@ def shift(op: ops.Binary, e: Emission) -> Expression:
     is_left = isinstance(op, ops.Shl)
     count = op.b.defining_op
     if isinstance(count, ops.Constant) and 0 <= count.value < dtype_of(op.result).bits:
-        return _operator(op, e, "<<" if is_left else ">>")
+        return operator_of(op, e, "<<" if is_left else ">>")
     name = "shift_left" if is_left else "shift_right"
-    return call(op, e, f"{name}<{memory_type(dtype_of(op.result))}>", variant="call")
+    return call_of(op, e, f"{name}<{memory_type(dtype_of(op.result))}>", variant="call")
 
 
 @emits("elementwise.compare")
@@ -340,7 +197,7 @@ def _count_multiple(value: Value) -> int | None:
 def count_below(op: CountBelow, e: Emission) -> CallContext:
     """`count_below<128>(end_1, n_1)`, or `count_up_to` with the limit itself."""
     name = "count_up_to" if op.inclusive else "count_below"
-    return call(op, e, f"{name}<{op.extent}>")
+    return call_of(op, e, f"{name}<{op.extent}>")
 
 
 @emits("elementwise.count_steps")
@@ -354,7 +211,7 @@ def count_steps(op: CountSteps, e: Emission) -> CallContext:
 @emits("elementwise.within")
 def within(op: Within, e: Emission) -> CallContext:
     """`is_within(t_3, n)`; with `whole` before it where whole warps have a loop of their own."""
-    made = call(op, e, "is_within")
+    made = call_of(op, e, "is_within")
     around = op.parent.parent if op.parent is not None else None
     splits = isinstance(around, Map) and bound_of_map(around) is op
     return replace(made, arguments=f"whole, {made.arguments}") if splits else made
@@ -365,10 +222,10 @@ def around(op: Around, e: Emission) -> CallContext:
     """`signed_place(t_2)`, or `around<8, 65536>(i, t_2)` in a loop over registers."""
     loop = op.parent.parent if op.parent is not None else None
     if not isinstance(loop, Map):
-        return call(op, e, "signed_place")
+        return call_of(op, e, "signed_place")
     vectors = vectors_of(loop.layout) if loop.layout is not None else None
     assert vectors is not None
-    made = call(op, e, f"around<{vectors.size}, {op.extent}>")
+    made = call_of(op, e, f"around<{vectors.size}, {op.extent}>")
     return replace(made, arguments=f"i, {made.arguments}")
 
 
@@ -414,140 +271,7 @@ def _is_converted_once(value: Value) -> bool:
     return constant_value(value) is not None
 
 
-# ---------------------------------------------------------------------- conversions
-@emits("elementwise.cast")
-def cast(op: ops.Cast, e: Emission) -> Expression:
-    """Between dtypes; small floats are floats that hold rounded values."""
-    source, target = dtype_of(op.a), op.dtype
-    if target.kind == "bool":
-        return OperatorContext(
-            "", False, e.atom(op.a), literal(0, _computed(source)), "!=", "compare"
-        )
-    if target.is_int:
-        return _cast_to_int(op, e, source)
-    narrows = not (source.is_float and _contains(target, source)) and source.kind != "bool"
-    wrap = rounding(op, e) if narrows and not (source.is_int and is_small_whole(op.a)) else ""
-    if scalar_type(source) == scalar_type(target):
-        return OperatorContext(wrap, True, e.atom(op.a), variant="same")
-    if source.is_int and source.bits < 32 and scalar_type(target) == "float":
-        return CallContext(wrap, True, "small_to_float", e.text(op.a), "call")
-    return OperatorContext(wrap, True, e.atom(op.a), operator=scalar_type(target))
-
-
-def _cast_to_int(op: ops.Cast, e: Emission, source: DType) -> Expression:
-    if source.is_float:
-        return CallContext("", True, f"float_to_int<{memory_type(op.dtype)}>", e.text(op.a), "call")
-    if source == op.dtype:
-        return OperatorContext("", True, e.atom(op.a), variant="same")
-    return OperatorContext("", True, e.atom(op.a), operator=memory_type(op.dtype))
-
-
-def _computed(dtype: DType) -> DType:
-    """The dtype of the variable that holds a scalar."""
-    return float32 if dtype.is_float and dtype.bits < 32 else dtype
-
-
-def _contains(wide: DType, narrow: DType) -> bool:
-    """Whether every value of one float dtype is one of another."""
-    if wide == narrow or wide.bits >= 32 > narrow.bits:
-        return True
-    return (wide.name == "f16" and narrow.is_fp8) or (wide.name == "bf16" and narrow.is_fp8)
-
-
-@emits("elementwise.bitcast")
-def bitcast(op: ops.Bitcast, e: Emission) -> Expression | None:
-    """The bits as they lie in memory, read as another type."""
-    source, target = dtype_of(op.a), op.dtype
-    text = e.text(op.a)
-    if raw := e.raw.get(op.a):
-        text = raw
-    elif is_packed(source) and source.is_float:
-        text = f"from_float<{memory_type(source)}>({text})"
-    elif is_packed(source):  # elements of packed tiles are read as i32
-        text = f"({memory_type(source)}){e.atom(op.a)}"
-    function = f"bits_as<{memory_type(target)}>"
-    if not is_packed(target) or not target.is_float:
-        return CallContext("", True, function, text)
-    if e.is_stable(op.a):
-        e.raw[op.result] = f"{function}({text})"
-        if len(e.users(op.result)) == 1 and not e.variables.is_mutable(
-            op.result
-        ):  # which takes the bits or the number
-            e.bind(op.result, f"to_float({function}({text}))")
-            return None
-    return CallContext("to_float({})", True, function, text)
-
-
 @emits("elementwise.hint")
 def hint(op: Hint, e: Emission) -> None:
     """The operand itself."""
     e.bind(op.result, e.text(op.a), atomic=e.atom(op.a) == e.text(op.a))
-
-
-# ---------------------------------------------------------------------- unary
-@emits("elementwise.neg")
-def neg(op: ops.Neg, e: Emission) -> Expression:
-    """`-a`."""
-    return OperatorContext(rounding(op, e), False, e.atom(op.a), operator="-")
-
-
-@emits("elementwise.not")
-def not_(op: ops.Not, e: Emission) -> Expression:
-    """`!a` on bools, `~a` on integers."""
-    is_bool = dtype_of(op.result).kind == "bool"
-    return OperatorContext(rounding(op, e), True, e.atom(op.a), operator="!" if is_bool else "~")
-
-
-@emits("elementwise.abs")
-def abs_(op: ops.Abs, e: Emission) -> Expression:
-    """An unsigned integer is its own."""
-    if dtype_of(op.result).kind == "uint":
-        return OperatorContext("", True, e.atom(op.a), variant="same")
-    return call(op, e, "tdsl::abs")
-
-
-@emits("elementwise.exp", "elementwise.exp2")
-def exponential(op: ops.Exp | ops.Exp2, e: Emission) -> Expression:
-    """fast: one ex2.approx; e**a after a multiplication by log2(e)."""
-    dtype = dtype_of(op.result)
-    if isinstance(op, ops.Exp) and op.nonpositive and not op.fast and dtype == float32:
-        return call(op, e, "exp_nonpositive")
-    if not op.fast or dtype.bits == 64:
-        return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
-    wrap = rounding(op, e)
-    if isinstance(op, ops.Exp2):
-        return CallContext(wrap, True, "exp2_approx", e.text(op.a))
-    return CallContext(wrap, True, "exp2_approx", f"{e.atom(op.a)} * {literal(_LOG2_E, float32)}")
-
-
-@emits(
-    *(
-        f"elementwise.{name}"
-        for name in ("log", "log2", "sqrt", "rsqrt", "sin", "cos", "floor", "ceil")
-    )
-)
-def function(op: ops.Unary, e: Emission) -> Expression:
-    """The device function of the op's name."""
-    return call(op, e, f"tdsl::{op.opcode.partition('.')[2]}")
-
-
-@emits("elementwise.tanh", "elementwise.erf")
-def sigmoid(op: ops.Tanh | ops.Erf, e: Emission) -> Expression:
-    """absolute: the function of another name, which takes the factor on the argument."""
-    name = op.opcode.partition(".")[2]
-    if not op.absolute:
-        return call(op, e, f"tdsl::{name}")
-    arguments = f"{e.text(op.a)}, {literal(op.scale, float32)}"
-    return CallContext(rounding(op, e), True, f"{name}_absolute", arguments)
-
-
-@emits("elementwise.fma")
-def fma(op: ops.Fma, e: Emission) -> Expression:
-    """One rounding."""
-    return call(op, e, "tdsl::fma")
-
-
-@emits("elementwise.function")
-def library_function(op: Function, e: Emission) -> Expression:
-    """The device function of the library's row."""
-    return call(op, e, op.signature.device)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
-from tiledsl.codegen.contexts.elementwise import wide_coordinate
-from tiledsl.codegen.contexts.elementwise import wide_product
 from tiledsl.codegen.contexts.tile import bind_elements
+from tiledsl.codegen.contexts.wide_products import wide_coordinate
+from tiledsl.codegen.contexts.wide_products import wide_product
 from tiledsl.codegen.cpp import literal
 from tiledsl.codegen.cpp import memory_type
 from tiledsl.codegen.emission import Emission

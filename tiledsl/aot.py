@@ -58,7 +58,7 @@ def export(
         LaunchError: a name that is no C identifier.
     """
     if isinstance(kernel, KernelInterface):
-        kwargs = kernel.chosen(args, kwargs)
+        kwargs = kernel.chosen(args, kwargs, grid)
         kernel = kernel.kernel()
     found = name or kernel.description.name
     if not (found.isascii() and found.isidentifier()):

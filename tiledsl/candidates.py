@@ -28,7 +28,7 @@ def candidates(
     ranking = choose(request, device_graph)
     autos = [k for k, v in call.constants.items() if isinstance(v, Auto)]
     if not ranking.items or ranking.lower is None:
-        chosen = {k: ranking.graph.constants[k] for k in autos}
+        chosen = {k: int(ranking.graph.constants[k]) for k in autos}
         return [Config(chosen, num_warps=n) for n in WARPS]
     found: dict[Config, None] = {Config({}): None}
     for item in ranking.items[1:]:

@@ -129,7 +129,8 @@ def program_of_kernel(kernel: Kernel, call: Call) -> Program:
     from tiledsl.report import render_report
 
     assert kernel.compiled is not None
-    chosen = {k: kernel.constants[k] for k, v in call.constants.items() if isinstance(v, Auto)}
+    autos = [k for k, v in call.constants.items() if isinstance(v, Auto)]
+    chosen = {k: int(kernel.constants[k]) for k in autos}
     proof = "" if kernel.certificate is None else "\n".join(kernel.certificate.render())
     report = render_report(kernel)
     module, compiled, stored = kernel.module, kernel.compiled, kernel.stored
@@ -175,7 +176,6 @@ class Inspected:
         from tiledsl.ir.interp import interpret
         from tiledsl.ir.markers import Auto
         from tiledsl.ir.ops.mma import Dot
-        from tiledsl.ir.specs import AutoInt
         from tiledsl.ir.types import ScalarType
         from tiledsl.lowering import tile_graph
         from tiledsl.runtime.interop import check_outputs
@@ -183,14 +183,16 @@ class Inspected:
         from tiledsl.runtime.interop import numpy_view
         from tiledsl.runtime.interop import storage_view
         from tiledsl.ws.autos import check_grid
+        from tiledsl.ws.autos import probe_constants
         from tiledsl.ws.refusals import never_honoured
 
+        autos = {k for k, v in call.constants.items() if isinstance(v, Auto)}
+        if autos:
+            request = self._request(call, sig, grid, call.constants)
+            graph = tile_graph(request, probe_constants(request.constants))
+            check_grid(graph, autos, fixed_grid=request.launch.fixed_grid)
         constants = {k: probe(k, v) for k, v in call.constants.items()}
         request = self._request(call, sig, grid, constants)
-        autos = {k for k, v in call.constants.items() if isinstance(v, Auto)}
-        if autos and not callable(grid):
-            marked = {k: AutoInt(v, k) if k in autos else v for k, v in constants.items()}
-            check_grid(request.launch, tile_graph(request, marked), autos)
         graph = tile_graph(request, constants)
         fault = never_honoured(call.overrides, has_dot=bool(graph.find(Dot)))
         if fault is not None:

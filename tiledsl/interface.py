@@ -11,6 +11,7 @@ from typing import cast
 
 from tiledsl.call import OPTIONS
 from tiledsl.call import GridLike
+from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
 from tiledsl.jit import JitFunction
 
@@ -28,7 +29,9 @@ class KernelInterface:
         """Launches; with `warmup` compiles only."""
         raise NotImplementedError
 
-    def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def chosen(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None = None
+    ) -> dict[str, Any]:
         """The keywords of a launch, with what this decorator chooses."""
         raise NotImplementedError
 
@@ -42,7 +45,7 @@ class KernelInterface:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             given = {k: kwargs.pop(k) for k in ("grid", "dump") if k in kwargs}
-            return found(*args, **self.chosen(args, kwargs), **given)
+            return found(*args, **self.chosen(args, kwargs, given.get("grid")), **given)
 
         return call
 
@@ -53,9 +56,12 @@ class KernelInterface:
             inner = inner.fn
         return inner
 
-    def _inner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _inner(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None = None
+    ) -> dict[str, Any]:
         """The keywords with what the decorators below choose."""
-        return self.fn.chosen(args, kwargs) if isinstance(self.fn, KernelInterface) else kwargs
+        is_kernel = not isinstance(self.fn, KernelInterface)
+        return kwargs if is_kernel else self.fn.chosen(args, kwargs, grid)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments by name."""
@@ -86,11 +92,25 @@ class Heuristics(KernelInterface):
         """The keywords with this decorator's values; later ones see earlier ones."""
         merged = dict(kwargs)
         for name, function in self.values.items():
-            merged[name] = function(self.named(args, merged))
+            named = self.named(args, merged)
+            try:
+                merged[name] = function(named)
+            except (KeyError, TypeError) as fault:
+                late = [n for n in self.kernel().autos(named) if n != name]
+                if not late:
+                    raise
+                raise LaunchError(
+                    f"heuristics(): {name} cannot be computed: {type(fault).__name__}: {fault}; "
+                    f"{' and '.join(late)} {'are' if late[1:] else 'is'} picked by the compiler "
+                    "(tl.auto), later",
+                    hint=f"compute {name} in the kernel, or give a value for {late[0]}",
+                ) from fault
         return merged
 
-    def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return self._inner(args, self.own(args, kwargs))
+    def chosen(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None = None
+    ) -> dict[str, Any]:
+        return self._inner(args, self.own(args, kwargs), grid)
 
 
 def heuristics(

@@ -30,6 +30,7 @@ from tiledsl.frontend.source import source_of
 from tiledsl.inspection import Inspected
 from tiledsl.inspection import compile_program
 from tiledsl.ir.markers import Auto
+from tiledsl.ir.markers import unwrap
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime import driver
@@ -67,6 +68,9 @@ from tiledsl.target import HOPPER
 
 if TYPE_CHECKING:
     from tiledsl.compiled import Kernel
+
+FIXED = "given as numbers"
+"""In the key of a program with `tl.auto` constants: a grid of numbers suited the kernel."""
 
 
 class JitFunction(Inspected):
@@ -313,10 +317,16 @@ class JitFunction(Inspected):
                         hint="view the tensor with more dimensions",
                     )
 
+    def autos(self, named: Mapping[str, Any]) -> list[str]:
+        """Constants that the compiler picks in a call with these arguments."""
+        values = {n: p.default for n, p in self._params.items() if n in self._constexprs}
+        values |= {n: v for n, v in named.items() if n in values}
+        return [n for n, v in values.items() if isinstance(unwrap(v), Auto)]
+
     # ------------------------------------------------------------------ programs
     def _by_value(self, call: Call) -> bool:
         """Whether plans are chosen by extents, integers and the grid."""
-        return any(isinstance(v, Auto) for v in call.constants.values()) or self.closure().has_dot
+        return _needs_function(call) or self.closure().has_dot
 
     def closure(self) -> Closure:
         """The closure of the kernel as it is now."""
@@ -331,7 +341,11 @@ class JitFunction(Inspected):
         """(types, values): what decides a program, as far as it is known before compiling."""
         constants = tuple((k, value_text(v)) for k, v in call.constants.items())
         options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion, call.build)
-        types = (self.closure().digest, sig, constants, options, dot_precision())
+        types: tuple[Any, ...] = (
+            self.closure().digest, sig, constants, options, dot_precision(),
+        )  # fmt: skip
+        if _needs_function(call) and not callable(grid):
+            types += (FIXED,)
         if not self._by_value(call):
             return (types, ())
         values = tuple(
@@ -356,7 +370,7 @@ class JitFunction(Inspected):
         """A program that this process has not used yet: from a file, or compiled."""
         start = time.perf_counter()
         (digest, *rest), values = key
-        item = hooks.Specialisation(self._facts(call, sig, values))
+        item = hooks.Specialisation(self._facts(call, sig, values, is_fixed=FIXED in rest))
         text = repr((rest, values))
         program = program_key(digest, text, HOPPER.arch)
         found = PROGRAMS.find(program)
@@ -400,7 +414,7 @@ class JitFunction(Inspected):
         """Compiles a program."""
         return compile_program(self._request(call, sig, grid, call.constants), call)
 
-    def _facts(self, call: Call, sig: Signature, values: Any) -> dict[str, str]:
+    def _facts(self, call: Call, sig: Signature, values: Any, *, is_fixed: bool) -> dict[str, str]:
         """What decides a program, by argument or option, for people."""
         facts = {n: str(s) for n, s in zip(sig.names, sig.specs, strict=True)}
         extents: tuple[Any, ...] = values[0] if values else ()
@@ -415,7 +429,8 @@ class JitFunction(Inspected):
         facts |= {} if call.fp_fusion else {"enable_fp_fusion": "False"}
         facts |= {"debug": "True"} if call.build.debug else {}
         facts |= {"delay": str(call.build.delay)} if call.build.delay else {}
-        return facts | ({} if grid is None else {"grid": str(grid)})
+        given = f"{grid}, {FIXED}" if is_fixed else str(grid)
+        return facts | ({} if grid is None else {"grid": given})
 
     def explain_recompiles(self) -> str:
         """A line per program that this process has used.
@@ -441,6 +456,11 @@ class JitFunction(Inspected):
     def params(self) -> list[Any]:
         """The parameters, in order."""
         return list(self.description.parameters)
+
+
+def _needs_function(call: Call) -> bool:
+    """Whether the compiler picks a constant of the call, which the grid may have to follow."""
+    return any(isinstance(v, Auto) for v in call.constants.values())
 
 
 def _ctas_of(program: Program, call: Call, grid: GridLike) -> int:

@@ -9,15 +9,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tiledsl.compiled import Request
+from tiledsl.errors import TileError
 from tiledsl.frontend.lower_ast import lower_function
-from tiledsl.ir.analysis.grid_factors import grid_factors
+from tiledsl.ir.analysis.grid_factors import Shares
+from tiledsl.ir.analysis.grid_factors import shares_of
 from tiledsl.ir.analysis.preconditions import host_asserts
 from tiledsl.ir.graph import TileGraph
+from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.debug import Assert
 from tiledsl.ir.ops.mma import follow_precision
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.specs import PointerSpec
+from tiledsl.ir.specs import Spec
+from tiledsl.ws.autos import Picked
+from tiledsl.ws.autos import constants_read
 from tiledsl.ws.autos import probe_constants
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
@@ -26,6 +32,8 @@ from tiledsl.ws.user_barriers import drop_user_barriers
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 
+SIZES = (16, 32, 64, 128, 256, 512)
+"""Values by which a `tl.auto` without choices is looked at."""
 
 TILE_PASSES = (
     "canonicalize", "squeeze", "unfold-gathers", "cse", "licm",
@@ -41,11 +49,54 @@ def tile_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:
     specs = {n: s for n, s in request.specs.items() if n not in made}
     graph = lower_function(request.fn, specs, constants)
     if any(isinstance(v, AutoInt) for v in constants.values()):
-        graph.facts["grid_factors"] = grid_factors(graph)
+        graph.facts["picked"] = look_at_picked(request, graph, specs, constants)
     follow_precision(graph, request.f32_precision)
     passes = (*FAST_PASSES, *TILE_PASSES) if request.fast_math else TILE_PASSES
     run_passes(graph, passes, request.target, dump=request.dump)
     return graph
+
+
+def look_at_picked(
+    request: Request, graph: TileGraph, specs: Mapping[str, Spec], constants: Mapping[str, object]
+) -> Picked:
+    """What the work of a program has to do with its `tl.auto` constexprs.
+
+    The kernel is lowered with other values of each one: whatever way a number follows from it, by
+    arithmetic, comparisons, branches or look-ups, it is another one then. graph: of `constants`, as
+    the frontend leaves it.
+    """
+    launch, mine = request.launch, shares_of(graph)
+    read = set[str]() if launch.fixed_grid else constants_read(launch.grid, constants)
+    sharing: list[str] = []
+    alone: list[str] = []
+    for name, auto in request.constants.items():
+        if not isinstance(auto, Auto) or name in read:
+            continue
+        is_alone, is_used = True, False
+        for value in auto.choices or SIZES:
+            other = _shares_with(request, specs, {**constants, name: value})
+            if other is None or other == mine:
+                continue
+            if launch.fixed_grid and other.factors != mine.factors:
+                sharing.append(name)
+                break
+            is_used |= other.accesses != mine.accesses
+            is_alone &= other.constants == mine.constants
+            if not (is_alone or launch.fixed_grid):
+                break
+        if is_used and is_alone and name not in sharing:
+            alone.append(name)
+    return Picked(tuple(sharing), tuple(alone), mine.suits_any)
+
+
+def _shares_with(
+    request: Request, specs: Mapping[str, Spec], constants: Mapping[str, object]
+) -> Shares | None:
+    """How programs share out the work with these constants; None where there is no such kernel."""
+    try:
+        return shares_of(lower_function(request.fn, specs, constants))
+    except TileError:
+        return None
 
 
 def device_graph(request: Request, constants: Mapping[str, object]) -> TileGraph:

@@ -24,6 +24,8 @@ from tiledsl.errors import LaunchError
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.interface import KernelInterface
+from tiledsl.ir.markers import Auto
+from tiledsl.jit import FIXED
 from tiledsl.progress import Progress
 from tiledsl.runtime import timing
 from tiledsl.runtime.closure import value_text
@@ -158,17 +160,26 @@ class Autotuner(KernelInterface):
             return self.fn.run(*args, grid=grid, warmup=True, **merged)
         return self.fn[grid](*args, **merged)
 
-    def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        config = self.cache.get(self.key_of(args, kwargs)) or self._untimed(args, kwargs)
-        return self._inner(args, self._merged(kwargs, config))
+    def chosen(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None = None
+    ) -> dict[str, Any]:
+        config = self.cache.get(self.key_of(args, kwargs, grid)) or self._untimed(args, kwargs)
+        return self._inner(args, self._merged(kwargs, config), grid)
 
     def _merged(self, kwargs: dict[str, Any], config: Config) -> dict[str, Any]:
-        if kwargs and (clash := [n for n in config.kwargs if n in kwargs]):
+        clash = [n for n in config.kwargs if n in kwargs] if kwargs else []
+        # The model's candidates are values for what is left to the compiler.
+        if clash and (self.configs or not all(isinstance(kwargs[n], Auto) for n in clash)):
             raise LaunchError(f"{', '.join(clash)}: given at launch and by the tuner's candidates")
         return {**kwargs, **config.options, **config.kwargs}
 
-    def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """What a choice depends on: the key's values (extents of tensors), and all dtypes."""
+    def key_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike | None = None
+    ) -> tuple[Any, ...]:
+        """What a choice depends on: the key's values (extents of tensors), and all dtypes.
+
+        Tiles that are picked for a grid that follows them are none for a grid of numbers.
+        """
         named = self.named(args, kwargs)
         keys = self.keys
         if not keys and not self.configs:
@@ -178,17 +189,24 @@ class Autotuner(KernelInterface):
             value = named.get(name)
             values.append(value if value.__class__ in _PLAIN else _key_value(value))
         tensors = (v for v in named.values() if v.__class__ not in _PLAIN)
-        return (*values, *(v.dtype for v in tensors if hasattr(v, "data_ptr")))
+        kinds = (FIXED,) if self._cannot_follow(named, grid) else ()
+        return (*values, *(v.dtype for v in tensors if hasattr(v, "data_ptr")), *kinds)
+
+    def _cannot_follow(self, named: Mapping[str, Any], grid: GridLike | None) -> bool:
+        """Whether the grid is of numbers, and the model picks tiles as candidates."""
+        if self.configs or grid is None or callable(grid):
+            return False
+        return bool(self.kernel().autos(named))
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Config:
         if len(self.configs) == 1:
             self.best_config = self.configs[0]
             return self.best_config
-        key = self.key_of(args, kwargs)
+        key = self.key_of(args, kwargs, grid)
         found = self.cache.get(key)
         if found is None:
             if timing.is_capturing(list(self.named(args, kwargs).values())):
-                return self._under_capture(args, kwargs)
+                return self._under_capture(args, kwargs, grid)
             on_gpu = timing.device_text(list(self.named(args, kwargs).values()))
             if not on_gpu and self.do_bench is None:
                 return self._untimed(args, kwargs)
@@ -204,8 +222,12 @@ class Autotuner(KernelInterface):
         self.best_config = left[0]
         return self.best_config
 
-    def _under_capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+    def _under_capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
+    ) -> Config:
         known = next(reversed(self.cache.values()), None)
+        if self._cannot_follow(self.named(args, kwargs), grid):
+            known = None
         warnings.warn(
             f"{self.__name__}: nothing can be tuned while a graph is captured; "
             f"{'the latest choice' if known else 'the first candidate'} is used. "
@@ -290,7 +312,8 @@ class Autotuner(KernelInterface):
 
         def make(config: Config) -> bytes:
             with contextlib.suppress(TileError):
-                kernel.prepare(args, self._inner(args, self._merged(kwargs, config)), grid)
+                merged = self._merged(kwargs, config)
+                kernel.prepare(args, self._inner(args, merged, grid), grid)
                 return b"made"
             return b"failed"
 

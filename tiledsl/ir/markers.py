@@ -159,8 +159,9 @@ class ObjectMethod:
 class Auto:
     """Default of a constexpr parameter that the compiler picks per launch.
 
-    For tiles whose number the grid follows (a function of the meta-parameters); nothing ties it to
-    the width of a row that one program has to hold.
+    For tiles whose number the grid follows (a function of the meta-parameters), or a loop. What
+    only says how large a tile is, such as the width of a row that one program has to hold, is
+    refused.
 
     choices: the values to choose from; empty when every legal value is allowed.
     """
@@ -171,7 +172,11 @@ class Auto:
         """`tl.auto(64, 128, 192)`: one of these."""
         if not choices:
             raise TileError("tl.auto() needs at least one choice; write tl.auto for any value")
-        return Auto(choices)
+        values = tuple(unwrap(c) for c in choices)
+        for value in values:
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TileError(f"tl.auto(): choices are ints, got {value!r}")
+        return Auto(values)
 
 
 auto = Auto()

@@ -31,7 +31,6 @@ from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.pointer_values import need_numbers
 from tiledsl.ir.pointer_values import spelled
-from tiledsl.ir.specs import AutoInt
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -150,7 +149,7 @@ def constant(b: Builder, x: bool | int | float, dtype: DType, *, what: str = "ar
         return b.value(Constant(bool(x), dtype))
     if isinstance(x, float) and not math.isfinite(x):
         raise TypeMismatch(f"{what}: {x!r} cannot become {dtype!r}")
-    whole = x if isinstance(x, AutoInt) else int(x)
+    whole = int(x)
     if not _fits(whole, dtype):
         raise TypeMismatch(f"{what}: the constant {whole} does not fit {dtype!r}")
     return b.value(Constant(whole, dtype))

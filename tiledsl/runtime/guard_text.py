@@ -209,7 +209,8 @@ class _Facts:
         self._alignment([fact_name("p", n) for n in self.memory])
         self._equal("tdsl_tuple(tdsl_options.items()) if tdsl_options else None")
         if shape.by_value:
-            self._equal("tdsl_grid if tdsl_grid.__class__ is tdsl_tuple else None")
+            # Numbers that are no tuple are none that a function gave.
+            self._equal("tdsl_grid if tdsl_grid.__class__ is tdsl_tuple else tdsl_grid.__class__")
 
     def _last(self, value: str) -> str:
         self.values.append(value)

@@ -96,7 +96,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     graph = lower(request, probe)
     analysis = analyze(graph)
     fixed = {k: int(v) if isinstance(v, AutoInt) else v for k, v in probe.items()}
-    check_grid(request.launch, graph, set(autos))
+    check_grid(graph, set(autos), fixed_grid=request.launch.fixed_grid)
 
     def plain(declined: list[Declined]) -> Ranking:
         single = _single_graph(request, lower, graph, autos, fixed)

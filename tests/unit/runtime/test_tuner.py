@@ -244,6 +244,25 @@ def test_heuristics_and_autotune_stack_either_way(fake):
     assert outside.fn.fn is scale
 
 
+def test_tiles_tuned_for_a_function_are_none_for_numbers(fake):
+    """The tuner gives values in place of `tl.auto`; a grid of numbers cannot follow them."""
+    x, o = pair()
+    tuned = tiledsl.autotune(do_bench=Clock(fake, lambda launch: launch.threads))(scale)
+    auto = {"BLOCK": tl.auto(64, 128)}
+    for _ in range(2):
+        tuned[grid](x, o, N, **auto)
+    assert tuned.best_config.kwargs == {"BLOCK": 64}
+    assert type(tuned.best_config.kwargs["BLOCK"]) is int
+    launched = len(fake.launches)
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="BLOCK is picked by the compiler"):
+            tuned[(8,)](x, o, N, **auto)
+    with pytest.raises(LaunchError, match="BLOCK is picked by the compiler"):
+        tuned.bind(x, o, N, grid=(8,), **auto)
+    tuned.bind(x, o, N, grid=grid, **auto)()
+    assert len(fake.launches) == launched + 1
+
+
 def test_heuristics_give_launch_options(fake):
     warps = tiledsl.heuristics(
         {"EVEN": lambda args: args["n"] > 0, "num_warps": lambda args: 8 if args["n"] > 9 else 2}

@@ -38,14 +38,6 @@ class Target:
     swizzle_bytes: int = 128
     l2_bytes: int = 60 << 20
 
-    def entry_registers(self, num_threads: int) -> int:
-        """Registers a thread has at launch in a kernel that uses setmaxnreg.
-
-        Ref: measured with ptxas 13.0; the register file over whole warpgroups, rounded down to 8.
-        """
-        warpgroups = -(-num_threads // self.warpgroup_threads)
-        return min(240, self.registers_per_sm // (warpgroups * self.warpgroup_threads) // 8 * 8)
-
     def smem_of(self, ctas_per_sm: int) -> int:
         """Shared memory that each of so many CTAs of an SM may use."""
         share = self.smem_per_sm_bytes // ctas_per_sm - self.smem_reserved_bytes

@@ -33,15 +33,6 @@ class Fragment:
     def groups(self) -> int:
         return self.row_groups * self.col_groups
 
-    @property
-    def row_blocks(self) -> int:
-        """64-row instructions that a warpgroup issues side by side."""
-        return self.rows // 64
-
-    @property
-    def regs_per_block(self) -> int:
-        return self.cols // 2
-
 
 def fragment_of(type_: TileType, *, paired: bool = False) -> Fragment | None:
     """How a tile lies as accumulators, or None; extents are those of whole instructions.

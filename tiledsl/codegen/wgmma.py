@@ -74,10 +74,6 @@ class WgmmaShape:
         return self.N // 4 if self.acc_ptx == "f16" else self.N // 2
 
     @property
-    def num_a_regs(self) -> int:
-        return _A_REGISTERS
-
-    @property
     def acc_type(self) -> str:
         """C++ element of the accumulator array."""
         return _ACC_TYPE[self.acc_ptx]

@@ -46,9 +46,6 @@ class TileType(Type):
     def num_elements(self) -> int:
         return prod(self.shape)
 
-    def with_shape(self, *shape: int) -> TileType:
-        return TileType(shape, self.dtype)
-
     def with_dtype(self, dtype: DType) -> TileType:
         return TileType(self.shape, dtype, self.layout)
 
@@ -153,10 +150,3 @@ class HandleType(Type):
 
     def __str__(self) -> str:
         return f"{self.kind}<{self.depth}>"
-
-
-def scalar_of(type_: Type) -> DType:
-    """The element dtype of a scalar or tile type."""
-    if isinstance(type_, ScalarType | TileType):
-        return type_.dtype
-    raise TypeError(f"{type_} has no element dtype")

@@ -19,7 +19,6 @@ from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.types import TileType
 from tiledsl.ws.made import Made
-from tiledsl.ws.made import chain_of
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.operands import constant_value
 from tiledsl.ws.operands import operand_source
@@ -50,10 +49,6 @@ class DotLoop:
     def heads(self) -> tuple[Dot, ...]:
         """The dots whose accumulator the loop carries: others add to the dot before."""
         return tuple(d for d in self.dots if not self.made or d.acc in self.loop.carried)
-
-    def head_of(self, dot: Dot) -> Dot:
-        """The first of the dots that add to one accumulator."""
-        return chain_of(self.loop, list(self.dots), dot)[0]
 
     def source(self, dot: Dot, side: int) -> tuple[Load | pointer.Load, bool]:
         """The load behind an operand, and whether it is transposed in between."""

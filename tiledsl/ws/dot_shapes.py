@@ -81,12 +81,6 @@ def dot_shape(
     return min(found)[2]
 
 
-def dot_orientation(M: int, N: int, num_warpgroups: int, loc: SourceLoc | None) -> tuple[bool, int]:
-    """(swapped, split) of `dot_shape`."""
-    shape = dot_shape(M, N, num_warpgroups, None, loc)
-    return shape.swapped, shape.split
-
-
 def shape_of_dot(op: mma.Dot, num_warpgroups: int) -> DotShape:
     """The cut of a dot of two matrices."""
     acc, a = op.acc.type, op.a.type

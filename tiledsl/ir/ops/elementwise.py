@@ -28,8 +28,6 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
 
-ROUNDS_IN_F32 = ("bf16", "f16", "e4m3", "e5m2")
-
 # Arrays of reference semantics are of any dtype, which numpy's overloads do not take.
 _where: Callable[..., Any] = np.where
 

@@ -236,18 +236,6 @@ def check_block(
             raise TypeMismatch(f"{what}: block extents must be positive, got {list(block_shape)}")
 
 
-def reads_and_writes(ops: Any) -> tuple[set[Value], set[Value]]:
-    """Tensors that loads read and stores write among some ops."""
-    reads: set[Value] = set()
-    writes: set[Value] = set()
-    for op in ops:
-        if isinstance(op, Load):
-            reads.add(op.tensor)
-        elif isinstance(op, Store):
-            writes.add(op.tensor)
-    return reads, writes
-
-
 # -------------------------------------------------------------------- methods of tensor parameters
 @builtin(methods=(TensorType,))
 def load(

@@ -9,7 +9,6 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import int1
 from tiledsl.dtypes import int8
 from tiledsl.dtypes import pointer_to
-from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TypeMismatch
 from tiledsl.ir.block_pointers import BlockPointer
 from tiledsl.ir.broadcasting import broadcast_value
@@ -227,8 +226,3 @@ def debug_barrier(b: Builder) -> None:
     Orders a store and a later load of the same addresses by one program.
     """
     b.add(Barrier())
-
-
-def not_there(name: str) -> SyntaxNotSupported:
-    """The error for a part of descriptors that does not exist."""
-    return SyntaxNotSupported(f"{name} is not part of the language")

@@ -45,8 +45,6 @@ from tiledsl.target import Target
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
 
-TENSOR_LEVELS = Level.TILE | Level.WARP_SPECIALIZED
-
 
 def tile_type(value: Value, what: str) -> TileType:
     """The type of a tile operand. Raises TypeMismatch for anything else."""

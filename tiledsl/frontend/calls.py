@@ -20,6 +20,7 @@ from tiledsl.frontend.attributes import BoundMethod
 from tiledsl.frontend.attributes import DtypePredicate
 from tiledsl.frontend.dispatch import Return
 from tiledsl.frontend.dispatch import evaluate
+from tiledsl.frontend.dispatch import evaluate_all
 from tiledsl.frontend.dispatch import expression
 from tiledsl.frontend.dispatch import fold
 from tiledsl.frontend.dispatch import run_block
@@ -55,22 +56,9 @@ Handler = Callable[[Frame, ast.Call, Arguments, Keywords], object]
 def lower_call(frame: Frame, node: ast.Call) -> object:
     """`callee(...)`."""
     callee = evaluate(frame, node.func)
-    args = _arguments(frame, node.args)
+    args = evaluate_all(frame, node.args)
     keywords = _keywords(frame, node.keywords)
     return call(frame, node, callee, args, keywords)
-
-
-def _arguments(frame: Frame, nodes: list[ast.expr]) -> Arguments:
-    out: list[object] = []
-    for node in nodes:
-        if isinstance(node, ast.Starred):
-            value = evaluate(frame, node.value)
-            if not is_sequence(value):
-                raise TypeMismatch(f"* needs a tuple, got {describe(value)}")
-            out.extend(value)
-        else:
-            out.append(evaluate(frame, node))
-    return tuple(out)
 
 
 def _keywords(frame: Frame, nodes: list[ast.keyword]) -> Keywords:

@@ -17,6 +17,8 @@ from tiledsl.frontend.liveness import assigned
 from tiledsl.frontend.scope import POISON
 from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import Poisoned
+from tiledsl.ir.operands import describe
+from tiledsl.ir.operands import is_sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,20 @@ def evaluate(frame: Frame, node: ast.expr) -> object:
     except TileError as error:
         error.at(frame.loc(node))
         raise
+
+
+def evaluate_all(frame: Frame, nodes: list[ast.expr]) -> tuple[object, ...]:
+    """Values of expressions, those of a starred one each."""
+    out: list[object] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            value = evaluate(frame, node.value)
+            if not is_sequence(value):
+                raise TypeMismatch(f"* needs a tuple, got {describe(value)}")
+            out.extend(value)
+        else:
+            out.append(evaluate(frame, node))
+    return tuple(out)
 
 
 def run_block(frame: Frame, body: Sequence[ast.stmt]) -> Signal:

@@ -15,6 +15,7 @@ from tiledsl.frontend.branches import not_a_condition
 from tiledsl.frontend.branches import pointer_condition
 from tiledsl.frontend.conditional import Sides
 from tiledsl.frontend.dispatch import evaluate
+from tiledsl.frontend.dispatch import evaluate_all
 from tiledsl.frontend.dispatch import expression
 from tiledsl.frontend.dispatch import fold
 from tiledsl.frontend.dispatch import not_supported
@@ -87,26 +88,13 @@ def lower_name(frame: Frame, node: ast.Name) -> object:
 @expression(ast.Tuple)
 def lower_tuple(frame: Frame, node: ast.Tuple) -> tuple[object, ...]:
     """A tuple, known at compile time, of values or objects."""
-    return _elements(frame, node.elts)
+    return evaluate_all(frame, node.elts)
 
 
 @expression(ast.List)
 def lower_list(frame: Frame, node: ast.List) -> list[object]:
     """A list is a tuple that keeps its brackets: it cannot be changed."""
-    return list(_elements(frame, node.elts))
-
-
-def _elements(frame: Frame, nodes: list[ast.expr]) -> tuple[object, ...]:
-    out: list[object] = []
-    for node in nodes:
-        if isinstance(node, ast.Starred):
-            value = evaluate(frame, node.value)
-            if not is_sequence(value):
-                raise TypeMismatch(f"* needs a tuple, got {describe(value)}")
-            out.extend(value)
-        else:
-            out.append(evaluate(frame, node))
-    return tuple(out)
+    return list(evaluate_all(frame, node.elts))
 
 
 @expression(ast.JoinedStr)

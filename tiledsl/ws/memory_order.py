@@ -95,7 +95,7 @@ def order_scalars(graph: TileGraph, programs: While | None) -> None:
     """
     found: list[Access] = []
     for op in graph.walk():
-        if isinstance(op, Lanes) and not _shape(op) and not getattr(op, "volatile", False):
+        if isinstance(op, Lanes) and not lanes_shape(op) and not getattr(op, "volatile", False):
             loops = [o for o in graph.enclosing(op) if isinstance(o, While)]
             if not loops or loops == [programs]:
                 found.append(op)
@@ -242,10 +242,11 @@ def _meet_again(
 def _may_exchange(one: Lanes, other: Lanes) -> bool:
     """Whether one access writes and the other one's lanes belong to other threads."""
     is_read = isinstance(one, PointerLoad) and isinstance(other, PointerLoad)
-    return not is_read and _shape(one) != _shape(other)
+    return not is_read and lanes_shape(one) != lanes_shape(other)
 
 
-def _shape(op: Lanes) -> tuple[int, ...]:
+def lanes_shape(op: Lanes) -> tuple[int, ...]:
+    """Extents of an access through pointers; none of a scalar one."""
     return op.pointer.type.shape if isinstance(op.pointer.type, TileType) else ()
 
 

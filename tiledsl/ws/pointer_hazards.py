@@ -18,6 +18,7 @@ from tiledsl.ir.ops.pointer import Store
 from tiledsl.ir.ops.pointer import origin_of
 from tiledsl.ir.types import TileType
 from tiledsl.ws.memory_order import Lanes
+from tiledsl.ws.memory_order import lanes_shape
 
 
 def pointer_hazard(graph: TileGraph) -> Op | None:
@@ -59,13 +60,9 @@ def _meet(graph: TileGraph, one: Lanes, other: Lanes) -> bool:
         return False
     if kinds == {False}:
         return not all(scalars)
-    if not isinstance(one, Load) or any(scalars) or _shape(one) != _shape(other):
+    if not isinstance(one, Load) or any(scalars) or lanes_shape(one) != lanes_shape(other):
         return True
     if other.effect is not Effect.WRITE or not depends(other.operands[1], one.results):
         return True
     loops = [o for o in graph.enclosing(one) if isinstance(o, For) and o in graph.enclosing(other)]
     return not all(depends(one.pointer, loop.body.args) for loop in loops)
-
-
-def _shape(op: Lanes) -> tuple[int, ...]:
-    return op.pointer.type.shape if isinstance(op.pointer.type, TileType) else ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from tiledsl.ir.analysis.affine import NotAffine
+from tiledsl.ir.analysis.affine import is_argument
 from tiledsl.ir.analysis.affine import sum_of
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -106,7 +107,7 @@ class _Plan:
         t = tensor_type(store.tensor, "store")
         if t.tma or t.inner_dim is None or store.end is not None or type_.rank != 2:
             return False
-        if not _is_argument(store.tensor) or not self._is_only_access():
+        if not is_argument(store.tensor) or not self._is_only_access():
             return False
         kept = [d for d in range(t.rank) if d not in store.squeeze]
         size = t.dtype.bytes
@@ -177,7 +178,7 @@ class _Plan:
     def _is_repeated_load(self, op: Load, column: int) -> bool:
         t = tensor_type(op.tensor, "load")
         kept = [d for d in range(t.rank) if d not in op.squeeze]
-        if op.part or op.streamed or not _is_argument(op.tensor) or self._may_write(op.tensor):
+        if op.part or op.streamed or not is_argument(op.tensor) or self._may_write(op.tensor):
             return False
         if op.other is not None and not _is_free(op.other, self.axis):
             return False
@@ -254,11 +255,6 @@ class _Plan:
         return {"offsets": tuple(offsets), "block_shape": tuple(extents)}
 
 
-def _is_argument(value: Value) -> bool:
-    owner = value.owner
-    return isinstance(owner, Region) and owner.parent is None
-
-
 def _is_free(value: Value, axis: int) -> bool:
     """Whether a scalar is the same in all programs along an axis of the grid, for certain."""
     todo, seen = [value], set[Value]()
@@ -269,7 +265,7 @@ def _is_free(value: Value, axis: int) -> bool:
         seen.add(v)
         op = v.defining_op
         if op is None:
-            if not _is_argument(v):
+            if not is_argument(v):
                 return False
             continue
         if op.effect is not Effect.PURE or op.regions or not isinstance(v.type, ScalarType):

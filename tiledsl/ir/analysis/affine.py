@@ -136,7 +136,7 @@ def address_of(value: Value) -> Address:
 def _address(value: Value, dims: Dims) -> Address:
     op = value.defining_op
     if op is None:
-        if isinstance(value.type, ScalarType) and _is_argument(value):
+        if isinstance(value.type, ScalarType) and is_argument(value):
             return Address(value)
         raise NotAffine("the pointer comes from a loop or a branch")
     match op:
@@ -153,7 +153,8 @@ def _address(value: Value, dims: Dims) -> Address:
             raise NotAffine(f"the pointer is computed by {op.opcode}")
 
 
-def _is_argument(value: Value) -> bool:
+def is_argument(value: Value) -> bool:
+    """Whether a value is an argument of the kernel."""
     owner = value.owner
     return isinstance(owner, Region) and owner.parent is None
 

@@ -250,7 +250,7 @@ class Autotuner(KernelInterface):
         if not configs:
             from tiledsl.candidates import candidates
 
-            configs = candidates(self.kernel(), args, kwargs, grid)
+            configs = candidates(self.kernel(), args, self._inner(args, kwargs, grid), grid)
         left = self.pruning.apply(configs, self.named(args, kwargs), kwargs)
         file_key = timing_key(device, self.kernel().closure().digest, repr((key, self.keys)))
         known = self._known(file_key, left)

@@ -263,6 +263,22 @@ def test_tiles_tuned_for_a_function_are_none_for_numbers(fake):
     assert len(fake.launches) == launched + 1
 
 
+def test_the_model_finds_candidates_under_heuristics(fake):
+    """Constants that have no default but that of a function."""
+
+    @tiledsl.heuristics({"EVEN": lambda args: args["n"] % 128 == 0})
+    @tiledsl.jit
+    def even(x, o, n, EVEN: tl.constexpr, BLOCK: tl.constexpr = tl.auto(64, 128)):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(o + i, tl.load(x + i, mask=EVEN or i < n) * 2, mask=i < n)
+
+    tuned = tiledsl.autotune(do_bench=Clock(fake, lambda launch: launch.threads))(even)
+    tuned[grid](*pair(), N)
+    assert tuned.best_config.kwargs == {"BLOCK": 64}
+    with pytest.raises(LaunchError, match="BLOCK is picked by the compiler"):
+        tuned[(8,)](*pair(), N)
+
+
 def test_heuristics_give_launch_options(fake):
     warps = tiledsl.heuristics(
         {"EVEN": lambda args: args["n"] > 0, "num_warps": lambda args: 8 if args["n"] > 9 else 2}

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tiledsl.errors import ResourceError
 from tiledsl.errors import SyntaxNotSupported
+from tiledsl.errors import TileError
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.mma import Dot
@@ -107,6 +108,7 @@ def choose(request: RequestT, lower: Lower[RequestT]) -> Ranking:
     if not analysis.loops or analysis.declined:
         return plain(analysis.declined)
     selector = _Selector(request, graph, analysis, autos, fixed)
+    selector.look_at_tiles(lambda values: lower(request, values))
     ranked = selector.rank()
     if not ranked:
         at = analysis.loops[0].loop.loc
@@ -201,6 +203,23 @@ class _Selector:
         self.problems = TileProblems(request, graph, analysis, self.shape, probe_tile, fixed)
         self.choices = TileChoices(self.shape, autos, dims, probe_tile, self.problems.rows)
         self.planner = Planner(self.shape, request.overrides, request.target)
+
+    def look_at_tiles(self, lower: Callable[[Mapping[str, object]], TileGraph]) -> None:
+        """Looks at how loops around the dot loop run with the smallest tile that can be chosen."""
+        if not self.problems.loops.around:
+            return
+        tile = self.problems.probe_tile
+        for dim in range(2):
+            extents = {t[dim] for t in self.choices.tiles()} - {tile[dim]}
+            for other in sorted(extents):
+                probe = (other, *tile[1:]) if dim == 0 else (tile[0], other, tile[2])
+                values = {**self.fixed, **self.choices.constants_of(probe)}
+                try:
+                    graph = lower(values)
+                except TileError:
+                    continue
+                self.problems.look_at_tile(dim, other, graph)
+                break
 
     def problem(self, tile: tuple[int, int, int]) -> Problem:
         """What the launch asks for of a tile, with the grid that it has then."""

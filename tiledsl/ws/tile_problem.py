@@ -22,6 +22,7 @@ from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.ws.analysis import Analysis
+from tiledsl.ws.analysis import analyze
 from tiledsl.ws.cost import COPY_CLOCKS
 from tiledsl.ws.cost import ROW_COPY_CLOCKS
 from tiledsl.ws.cost import Problem
@@ -31,6 +32,8 @@ from tiledsl.ws.launch import Grid
 from tiledsl.ws.launch import RequestLike
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.operands import constant_value
+from tiledsl.ws.outer_loops import OuterLoops
+from tiledsl.ws.outer_loops import loops_around
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import stored_geometry
 
@@ -85,6 +88,7 @@ class TileProblems:
         self.staged = bool(stored_geometry(analysis.stores, probe)[0])
         self.span = self.loop_span()
         self.outer = self.outer_trips()
+        self.loops = OuterLoops(loops_around(analysis.loops[0].loop), self.host_args(graph))
 
     def loop_span(self) -> int:
         """upper - lower of the first dot loop for a program in the middle of the grid."""
@@ -93,7 +97,7 @@ class TileProblems:
         try:
             grid = launch.grid(self.fixed)
             middle = (grid[0] // 2, grid[1] // 2, grid[2] // 2)
-            values = HostValues(self.host_args(), grid, middle)
+            values = HostValues(self.host_args(self.graph), grid, middle)
             return max(0, int(values.get(loop.upper)) - int(values.get(loop.lower)))
         except (Unknown, KeyError):
             return self.longest_span(loop)
@@ -102,20 +106,33 @@ class TileProblems:
         """How often a program in the middle of the grid runs the first dot loop."""
         launch = self.request.launch
         grid = launch.grid(self.fixed)
-        values = HostValues(self.host_args(), grid, (grid[0] // 2, grid[1] // 2, grid[2] // 2))
-        count, region = 1, self.analysis.loops[0].loop.parent
-        while region is not None:
-            loop = region.parent
-            if isinstance(loop, For):
-                try:
-                    low, high, step = (
-                        int(values.get(v)) for v in (loop.lower, loop.upper, loop.step)
-                    )
-                    count *= max(1, -(-(high - low) // step)) if step > 0 else 1
-                except (Unknown, KeyError):
-                    pass
-            region = loop.parent if loop is not None else None
+        args = self.host_args(self.graph)
+        values = HostValues(args, grid, (grid[0] // 2, grid[1] // 2, grid[2] // 2))
+        count = 1
+        for loop in loops_around(self.analysis.loops[0].loop):
+            try:
+                low, high, step = (int(values.get(v)) for v in (loop.lower, loop.upper, loop.step))
+                count *= max(1, -(-(high - low) // step)) if step > 0 else 1
+            except (Unknown, KeyError):
+                pass
         return count
+
+    def outer_of(self, tile: tuple[int, int, int], grid: Grid) -> int:
+        """How often a program runs the first dot loop with a tile."""
+        return self.loops.trips(tile, grid) if self.loops.extents else self.outer
+
+    def look_at_tile(self, dim: int, extent: int, graph: TileGraph) -> None:
+        """What loops around the dot loop have to do with M or N (0, 1).
+
+        graph: the kernel with another extent of that dimension.
+        """
+        found = analyze(graph)
+        if not found.loops:
+            return
+        other = OuterLoops(loops_around(found.loops[0].loop), self.host_args(graph))
+        if len(other.around) == len(self.loops.around):
+            grid = self.request.launch.grid(self.fixed)
+            self.loops.look(dim, (self.probe_tile[dim], extent), other, grid)
 
     def longest_span(self, loop: For) -> int:
         """The extent that the loop walks along, where its bounds depend on loaded data."""
@@ -130,10 +147,10 @@ class TileProblems:
                     return max(spans)
         return 4096
 
-    def host_args(self) -> dict[Value, Any]:
+    def host_args(self, graph: TileGraph) -> dict[Value, Any]:
         launch = self.request.launch
         out: dict[Value, Any] = {}
-        for arg in self.graph.args:
+        for arg in graph.args:
             given = launch.args[arg.name]
             spec = self.request.specs[arg.name]
             out[arg] = (
@@ -149,7 +166,7 @@ class TileProblems:
             step = tile[2]
         return Problem(
             grid,
-            -(-self.span // step) * self.outer,
+            -(-self.span // step) * self.outer_of(tile, grid),
             tile,
             self.shape.itemsize,
             *self.memory,
@@ -220,7 +237,7 @@ class TileProblems:
         """
         found = self.analysis.loops[0]
         grid = self.request.launch.grid(self.fixed)
-        values = HostValues(self.host_args(), grid, (0, 0, 0))
+        values = HostValues(self.host_args(self.graph), grid, (0, 0, 0))
         out: list[float] = []
         for side, axes in enumerate(self.shape.operand_axes):
             mine = [o for o in found.loads if o.axes == axes]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.codegen.combining import sync_text
-from tiledsl.codegen.contexts.tile import bind_elements
+from tiledsl.codegen.contexts.tile_map import bind_elements
 from tiledsl.codegen.contexts.wide_products import wide_coordinate
 from tiledsl.codegen.contexts.wide_products import wide_product
 from tiledsl.codegen.cpp import literal

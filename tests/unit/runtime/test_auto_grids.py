@@ -137,6 +137,19 @@ def parts_of_rows(x, o, n, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def one_of_two(x, o, n, BLOCK: tl.constexpr):
+    double(x, o, n, tl.where(tl.program_id(0) == 1, BLOCK, 0) + tl.arange(0, BLOCK))
+
+
+@tiledsl.jit
+def branch_of_two(x, o, n, BLOCK: tl.constexpr):
+    low = 0
+    if tl.program_id(0) == 1:
+        low = BLOCK
+    double(x, o, n, low + tl.arange(0, BLOCK))
+
+
+@tiledsl.jit
 def after_a_branch(x, o, n, BLOCK: tl.constexpr):
     t = tl.program_id(0)
     if n > 2000:
@@ -167,7 +180,7 @@ def tensors(x: tl.Tensor, o: tl.Tensor, n, BLOCK: tl.constexpr):
 DEPENDENT = [
     doubled_width, half_width, by_a_name, by_a_helper, by_the_smaller, by_cdiv, by_a_branch,
     by_a_float, by_a_table, by_a_shift, four_in_a_loop, four_counted, four_while,
-    numbered_through, parts_of_rows, after_a_branch, block_pointers, descriptors, tensors,
+    numbered_through, parts_of_rows, one_of_two, branch_of_two, after_a_branch, block_pointers, descriptors, tensors,
 ]  # fmt: skip
 
 
@@ -273,6 +286,15 @@ def pieces(x, o, n, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def rows_of_few(x, o, n, BLOCK: tl.constexpr):
+    """The last program may have fewer elements; in bounds is what masks say."""
+    low, size = tl.program_id(0) * 400, tl.where(tl.program_id(0) == 2, n - 800, 400)
+    for k in range(tl.cdiv(size, BLOCK)):
+        at = k * BLOCK + tl.arange(0, BLOCK)
+        double(x, o, n, low + tl.where(at < size, at, 0))
+
+
+@tiledsl.jit
 def pieces_rounded_down(x, o, n, BLOCK: tl.constexpr):
     low = tl.program_id(0) * 400
     for start in range(low // BLOCK * BLOCK, low + 400, BLOCK):
@@ -281,7 +303,7 @@ def pieces_rounded_down(x, o, n, BLOCK: tl.constexpr):
 
 INDEPENDENT = [
     in_steps, in_steps_while, in_steps_of_three, in_steps_of_all, shared_out, moved_on, pieces,
-    pieces_rounded_down,
+    rows_of_few, pieces_rounded_down,
 ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from tiledsl.ir.ops.elementwise import FloorDiv
 from tiledsl.ir.ops.elementwise import Fma
 from tiledsl.ir.ops.elementwise import Mod
 from tiledsl.ir.ops.elementwise import Mul
+from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.elementwise import Shl
 from tiledsl.ir.ops.elementwise import Shr
 from tiledsl.ir.ops.elementwise import Sub
@@ -55,8 +56,9 @@ TICKET = -1
 class Shares:
     """How programs share out the work.
 
-    factors: what numbers of programs are multiplied by, and indexes of programs are divided by,
-    where a constant is part of it, along axes that programs do not walk along.
+    factors: what numbers of programs are multiplied by, and indexes of programs are divided by, and
+    integers of which they pick one, where a constant is part of it, along axes that programs do not
+    walk along.
     suits_any: programs walk along all axes of the grid in steps of `tl.num_programs`, so that any
     number of them does all the work.
     constants: all of the graph, in order. accesses: how many elements they have, in order.
@@ -114,6 +116,10 @@ def _factors(
 ) -> frozenset[tuple[str, Factor]]:
     found: set[tuple[str, Factor]] = set()
     for op in graph.walk():
+        if isinstance(op, Select | If):
+            if not numbers.get(op.condition, NONE) <= walked:
+                found |= {(op.opcode, made) for v in _choices(op) if (made := _factor(v))}
+            continue
         scaled = numbers if isinstance(op, PRODUCTS) else indexes
         if not isinstance(op, PRODUCTS + QUOTIENTS) or _is_rounding(op) or _is_logical(op):
             continue
@@ -123,6 +129,17 @@ def _factors(
             others = [v for i, v in enumerate(op.operands) if i != at]
             found |= {(op.opcode, made) for v in others if (made := _factor(v))}
     return frozenset(found)
+
+
+def _choices(op: Select | If) -> Iterator[Value]:
+    """Integers of which the number of a program picks one: where it begins, maybe.
+
+    Scalars: a tile's elements are picked by what lies in bounds.
+    """
+    found = (op.a, op.b) if isinstance(op, Select) else (*_yielded(op.then), *_yielded(op.orelse))
+    for value in found:
+        if isinstance(value.type, ScalarType) and value.type.dtype.is_int:
+            yield value
 
 
 def _factor(value: Value) -> Factor:
@@ -218,12 +235,18 @@ def _reached(
     while changed:
         changed = False
         for op in graph.walk():
-            is_scaled = counts is not None and not any(v in counts for v in op.operands)
-            if is_scaled and isinstance(op, PRODUCTS):
+            if counts is not None and _is_no_index(op, counts):
                 continue
             for value, sources in _edges(op, found):
                 changed |= give(value, *sources)
     return found
+
+
+def _is_no_index(op: Op, counts: Mapping[Value, Axes]) -> bool:
+    """Whether what an op makes of an index of programs is none: a multiple, or a condition."""
+    if isinstance(op, PRODUCTS):
+        return not any(v in counts for v in op.operands)
+    return isinstance(op, Compare)
 
 
 def _edges(op: Op, found: Mapping[Value, Axes]) -> Iterator[tuple[Value, tuple[Value, ...]]]:

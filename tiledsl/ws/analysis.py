@@ -38,9 +38,9 @@ from tiledsl.ws.dependence import plain_axes
 from tiledsl.ws.dependence import program_axes
 from tiledsl.ws.dependence import tainted_values
 from tiledsl.ws.dot_loop import DotLoop
+from tiledsl.ws.dot_loop import Made
 from tiledsl.ws.dot_loop import is_zero_tile
 from tiledsl.ws.dot_loop import needs_promotion
-from tiledsl.ws.made import Made
 from tiledsl.ws.made import chained
 from tiledsl.ws.made import made_operands
 from tiledsl.ws.operands import Copies

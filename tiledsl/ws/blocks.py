@@ -17,6 +17,7 @@ from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
 from tiledsl.errors import SourceLoc
 from tiledsl.ir.analysis.affine import NotAffine
+from tiledsl.ir.analysis.affine import Product
 from tiledsl.ir.analysis.affine import Sum
 from tiledsl.ir.analysis.axis_values import Divisors
 from tiledsl.ir.builder import Builder
@@ -237,8 +238,6 @@ def _beyond_is_dropped(graph: TileGraph, value: Value, dim: int, side: Side) -> 
 
 
 def _scalar(value: Value) -> Sum:
-    from tiledsl.ir.analysis.affine import Product
-
     return Sum.of([Product(scalars=(value,))])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
@@ -18,10 +19,21 @@ from tiledsl.ir.ops.memory import tensor_type
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.types import TileType
-from tiledsl.ws.made import Made
 from tiledsl.ws.operands import OperandLoad
 from tiledsl.ws.operands import constant_value
 from tiledsl.ws.operands import operand_source
+
+
+@dataclass(frozen=True)
+class Made:
+    """How an operand is made: of which loaded tile, by which ops of the loop, in program order.
+
+    vectors: loaded numbers for the rows, scales of groups.
+    """
+
+    load: Load
+    ops: tuple[Op, ...]
+    vectors: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ weights do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -23,20 +21,10 @@ from tiledsl.ir.ops.tile import ExpandDims
 from tiledsl.ir.ops.tile import Splat
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.types import TileType
+from tiledsl.ws.dot_loop import Made
 from tiledsl.ws.free import is_elementwise
 from tiledsl.ws.operands import operand_source
-
-
-@dataclass(frozen=True)
-class Made:
-    """How an operand is made: of which loaded tile, by which ops of the loop, in program order.
-
-    vectors: loaded numbers for the rows, scales of groups.
-    """
-
-    load: Load
-    ops: tuple[Op, ...]
-    vectors: tuple[Load, ...] = ()
+from tiledsl.ws.slot_vectors import row_vector
 
 
 def made_operand(loop: For, value: Value) -> Made | None:
@@ -67,7 +55,7 @@ def made_operand(loop: For, value: Value) -> Made | None:
     ]
     if len(tiles) != 1 or len(vectors) + 1 != len(loads):
         return None
-    if not all(comes_in_slot(loop, op) for op in vectors):
+    if not all(row_vector(loop, op) is not None for op in vectors):
         return None
     (load,) = tiles
     inside = [op for op in loop.body.ops if op in found]
@@ -80,13 +68,6 @@ def _of_rows(op: ExpandDims | Broadcast) -> bool:
     if isinstance(op, ExpandDims):
         return op.axis == 1 and tile_type(op.a, "made").rank == 1
     return tile_type(op.a, "made").shape == (op.shape[0], 1)
-
-
-def comes_in_slot(loop: For, load: Load) -> bool:
-    """Whether a vector can come in the slots of a loop's operands."""
-    from tiledsl.ws.slot_vectors import row_vector
-
-    return row_vector(loop, load) is not None
 
 
 def _is_math(op: Op) -> bool:

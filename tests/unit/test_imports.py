@@ -1,4 +1,4 @@
-"""The import direction between the parts of tiledsl, read from the source text.
+"""How modules of tiledsl import each other, read from the source text.
 
 errors, dtypes, target <- ir <- {frontend, ws, codegen} <- runtime <- compiler <- public modules.
 An import inside a function or under TYPE_CHECKING counts like any other.
@@ -7,6 +7,8 @@ An import inside a function or under TYPE_CHECKING counts like any other.
 from __future__ import annotations
 
 import ast
+import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,47 @@ def test_the_rule_finds_upward_and_sibling_imports(source: str, part: str) -> No
 )
 def test_the_rule_allows_downward_imports(source: str, part: str) -> None:
     assert violations(source, part) == []
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+def borrowed(tree: ast.AST) -> list[str]:
+    """Private names that a module imports from another one."""
+    return [
+        f"line {node.lineno}: {node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tiledsl"
+        for alias in node.names
+        if re.match(r"_(?!_)", alias.name) and not is_module(f"{node.module}.{alias.name}")
+    ]
+
+
+def test_private_names_stay_in_their_module() -> None:
+    found = {name: borrowed(tree) for name, tree in MODULES.items()}
+    assert not {name: names for name, names in found.items() if names}
+
+
+def test_modules_do_not_import_each_other() -> None:
+    """Whatever is imported when a module is; what a function or a type checker imports is not."""
+    graph = {
+        name: {m for node in tree.body for _, m in imported_modules(ast.Module([node], []))
+               if isinstance(node, ast.Import | ast.ImportFrom) and m != name}
+        for name, tree in MODULES.items()
+    }  # fmt: skip
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_private_imports_are_found() -> None:
+    assert borrowed(ast.parse("from tiledsl.ws.check import _run")) == [
+        "line 1: tiledsl.ws.check._run"
+    ]
+    assert borrowed(ast.parse("from tiledsl.ws.check import run\nfrom ast import _x")) == []

@@ -6,7 +6,6 @@ alignment; both come from the axis analysis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import gcd
@@ -35,8 +34,6 @@ from tiledsl.ws.shifted import shift_of
 from tiledsl.ws.shifted import shiftable_width
 
 VECTOR_BYTES = 16
-LOOP_TRIPS = 8
-"""How often a loop is taken to run when accesses are weighed."""
 RegisterAccess = pointer.Load | pointer.Store | atomic.Rmw | atomic.Cas
 Access = RegisterAccess | Copy
 
@@ -87,30 +84,10 @@ def wanted_shape(op: Access, facts: AxisFacts) -> Shape:
     return Shape(tuple(dims), max(vector, shifted), shifted > 1)
 
 
-def group_shape(
-    ops: Iterable[Op], facts: AxisFacts, group: set[Value], num_warps: int
-) -> Shape | None:
-    """The order and vector for a group of tiles: what costs its accesses least together."""
-    accesses = [a for op in ops if (a := access_of(op)) is not None and touches(a, group)]
-    shapes = list(dict.fromkeys(wanted_shape(a, facts) for a in accesses))
-    if len(shapes) <= 1:
-        return shapes[0] if shapes else None
-
-    def cost(shape: Shape) -> tuple[float, int]:
-        total = 0.0
-        for a in accesses:
-            assert isinstance(a.pointer.type, TileType)
-            layout = shaped_layout(a.pointer.type.shape, num_warps, shape)
-            total += access_cost(a, layout, facts) * LOOP_TRIPS ** _depth(a)
-        return total, -shape.vector
-
-    return min(shapes, key=cost)
-
-
-def _depth(op: Op) -> int:
+def loops_around(op: Op) -> int:
     """Loops around an op."""
     around = op.parent.parent if op.parent else None
-    return 0 if around is None else _depth(around) + around.is_loop
+    return 0 if around is None else loops_around(around) + around.is_loop
 
 
 def touches(op: Access, group: set[Value]) -> bool:
@@ -240,9 +217,24 @@ def better_layout(op: Access, layout: Layout, facts: AxisFacts, num_warps: int) 
         return None
     best = shaped_layout(type_.shape, num_warps, wanted)
     now, then = access_cost(op, layout, facts), access_cost(op, best, facts)
-    # Behind all loops, room for an exchange would be taken from what the loops copy ahead.
-    convert = _exchange_cost(layout, best, wanted) if _depth(op) else CONVERT_SECTORS
-    return _cheaper(layout, best, now, then, convert)
+    return _cheaper(layout, best, now, then, _converting(op, layout, best, wanted))
+
+
+def least_cost(op: Access, layout: Layout, facts: AxisFacts, num_warps: int) -> float:
+    """What an access costs as its tile lies, or with an exchange where that pays."""
+    best = better_layout(op, layout, facts, num_warps)
+    if best is None:
+        return access_cost(op, layout, facts)
+    convert = _converting(op, layout, best, wanted_shape(op, facts))
+    return access_cost(op, best, facts) + convert * layout.num_regs
+
+
+def _converting(op: Access, layout: Layout, best: Layout, wanted: Shape) -> float:
+    """What it costs an element to be exchanged.
+
+    Behind all loops, room for that would be taken from what the loops copy ahead.
+    """
+    return _exchange_cost(layout, best, wanted) if loops_around(op) else CONVERT_SECTORS
 
 
 def better_block_layout(op: Load | Store, layout: Layout, num_warps: int) -> Layout | None:

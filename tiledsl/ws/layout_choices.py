@@ -31,13 +31,13 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.access_layouts import Shape
 from tiledsl.ws.access_layouts import access_of
 from tiledsl.ws.access_layouts import anchor
-from tiledsl.ws.access_layouts import group_shape
 from tiledsl.ws.combined_dims import combined_dims
 from tiledsl.ws.combined_dims import dim_of_runs
 from tiledsl.ws.combined_dims import lanes_of_row
 from tiledsl.ws.combined_dims import warp_order as order_of_warps
 from tiledsl.ws.dot_shapes import accumulator_layout
 from tiledsl.ws.dot_shapes import register_operand_layout
+from tiledsl.ws.group_shapes import group_shape
 from tiledsl.ws.layout_groups import Groups
 from tiledsl.ws.layout_groups import is_tile
 from tiledsl.ws.layout_groups import propagate
@@ -179,18 +179,22 @@ def offer_defaults(
     num_warps: int,
     open_links: list[Link],
     rows: ShortRows | None,
+    *,
+    may_exchange: bool,
 ) -> None:
     """Coalesced layouts for groups without one, and what follows from them.
 
     What is accessed through pointers comes first, in order of size; equals do not wait for each
-    other, so that both sides of a transposition are accessed well.
+    other, so that both sides of a transposition are accessed well. may_exchange: whether threads
+    may exchange tiles for the sake of their accesses.
     """
     members = groups.among(values)
 
     def offer(v: Value) -> None:
         if groups.get(v) is None:
             mine = members[groups.root(v)]
-            shape = group_shape(accesses, facts, mine, num_warps), 32
+            wanted = group_shape(accesses, facts, mine, num_warps, may_exchange=may_exchange)
+            shape = wanted, 32
             if shape[0] is None and through and not any(_is_block_of(op, mine) for op in accesses):
                 shape = shared_shape(through, mine, num_warps) or shape
             is_staged = any(side in mine for dot in dots for side in (dot.a, dot.b))

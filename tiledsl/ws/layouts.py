@@ -69,7 +69,10 @@ def assign_layouts(
     # What is cut into tiles lies as these do.
     cut = {op.a for op in ops if isinstance(op, tile_moves.Unstack)}
     values.sort(key=lambda v: (v in cut, -size_of(v)))
-    offer_defaults(ops, groups, values, facts, num_warps, open_links, short_rows(ops))
+    offer_defaults(
+        ops, groups, values, facts, num_warps, open_links, short_rows(ops),
+        may_exchange=room.num_ctas == 1,
+    )  # fmt: skip
     for v in values:
         assert isinstance(v.type, TileType)
         graph.set_type(v, v.type.with_layout(groups.get(v)))

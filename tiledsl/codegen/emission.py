@@ -31,7 +31,6 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import If
-from tiledsl.ir.ops.elementwise import Div
 from tiledsl.ir.ops.elementwise import Select
 from tiledsl.ir.ops.pointer import Lanes
 from tiledsl.ir.specs import TensorView
@@ -374,9 +373,9 @@ class Emission:
 def _reads_once(user: Op, op: Op) -> bool:
     """Whether the only user evaluates its operands once, where `op` stands.
 
-    A quotient as one side of `c ? a : b` would be divided in a branch, by itself for each element.
+    A long op as one side of `c ? a : b` would be computed in a branch, by itself for each element.
     """
-    if isinstance(user, Select) and isinstance(op, Div):
+    if isinstance(user, Select) and op.is_long:
         return False
     if user.parent is not op.parent or (user.regions and not isinstance(user, If)):
         return False

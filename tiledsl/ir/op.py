@@ -256,6 +256,8 @@ class Op(Declared):
     is_loop: ClassVar[bool] = False
     # Computes with numbers: pointers among its operands are refused.
     numbers: ClassVar[bool] = False
+    # Takes many instructions: one side of a choice is computed before it, not in a branch.
+    is_long: ClassVar[bool] = False
     # Scalar values in the op's regions stand for whole arrays: the interpreter runs them once.
     vectorized: ClassVar[bool] = False
     fields: ClassVar[tuple[FieldSpec, ...]] = ()

@@ -126,6 +126,7 @@ class Div(Binary, opcode="elementwise.div"):
     """
 
     allowed = ("float",)
+    is_long = True
     fast: bool = attribute(default=False)
 
     def compute(self, a: Any, b: Any) -> Any:
@@ -355,6 +356,12 @@ class Unary(Op):
             return np.asarray(self.compute(wide(a))).astype(np.asarray(a).dtype)
 
 
+class Long(Unary):
+    """Base of those that take many instructions."""
+
+    is_long = True
+
+
 class Neg(Unary, opcode="elementwise.neg"):
     """-a; integers wrap."""
 
@@ -404,14 +411,14 @@ class Exp2(Unary, opcode="elementwise.exp2"):
         return np.exp2(a)
 
 
-class Log(Unary, opcode="elementwise.log"):
+class Log(Long, opcode="elementwise.log"):
     """Natural logarithm."""
 
     def compute(self, a: Any) -> Any:
         return np.log(a)
 
 
-class Log2(Unary, opcode="elementwise.log2"):
+class Log2(Long, opcode="elementwise.log2"):
     """Logarithm to base 2."""
 
     def compute(self, a: Any) -> Any:
@@ -432,21 +439,21 @@ class Rsqrt(Unary, opcode="elementwise.rsqrt"):
         return (1 / np.sqrt(a)).astype(a.dtype)
 
 
-class Sin(Unary, opcode="elementwise.sin"):
+class Sin(Long, opcode="elementwise.sin"):
     """Sine of an angle in radians."""
 
     def compute(self, a: Any) -> Any:
         return np.sin(a)
 
 
-class Cos(Unary, opcode="elementwise.cos"):
+class Cos(Long, opcode="elementwise.cos"):
     """Cosine of an angle in radians."""
 
     def compute(self, a: Any) -> Any:
         return np.cos(a)
 
 
-class Tanh(Unary, opcode="elementwise.tanh"):
+class Tanh(Long, opcode="elementwise.tanh"):
     """Hyperbolic tangent of scale * a, of which `scale` is 1 unless `absolute`.
 
     absolute: right to 3e-7, near 0 as well (f32).
@@ -459,7 +466,7 @@ class Tanh(Unary, opcode="elementwise.tanh"):
         return np.tanh(_times(a, self.scale))
 
 
-class Erf(Unary, opcode="elementwise.erf"):
+class Erf(Long, opcode="elementwise.erf"):
     """Error function of scale * a; attributes as those of Tanh."""
 
     absolute: bool = attribute(default=False)

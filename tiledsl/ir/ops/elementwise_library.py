@@ -39,6 +39,7 @@ from tiledsl.ir.types import Type
 class Function(Op, opcode="elementwise.function"):
     """A function of the library (ir/library.py), on operands of the dtypes of one signature."""
 
+    is_long = True
     args: tuple[Value, ...] = operands()
     name: str = attribute()
 

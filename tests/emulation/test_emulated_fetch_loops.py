@@ -65,6 +65,18 @@ def several_rows(x, y, count, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @tiledsl.jit
+def divergence(x, y, out, n, BLOCK: tl.constexpr):
+    """Sum of y * (log(y) - x) over a row of each."""
+    total = 0.0
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        a = tl.load(x + at, mask=at < n, other=0.0)
+        b = tl.load(y + at, mask=at < n, other=0.0)
+        total += tl.sum(b * (tl.log(tl.maximum(b, 1e-10)) - a), axis=0)
+    tl.store(out, total)
+
+
+@tiledsl.jit
 def in_place(x, rows, n, BLOCK: tl.constexpr):
     """Each row is divided by the sum of the row above."""
     at = tl.arange(0, BLOCK)
@@ -155,6 +167,18 @@ def test_warps_that_do_not_meet_load_ahead_in_registers() -> None:
     made, _ = compiled(several_rows, args, num_warps=4)
     assert "cp_async" not in made.module.source
     assert any("loads" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("block", "is_fetched"), [(16384, False), (8192, True)])
+def test_one_slot_of_one_cta_fetches_nothing_ahead(block: int, *, is_fetched: bool) -> None:
+    x, y, out = torch.randn(20000), torch.rand(20000), torch.full((1,), float("nan"))
+    made, runtime = compiled(divergence, [x, y, out, 20000, block], num_warps=32)
+    assert ("cp_async" in made.module.source) == is_fetched
+    assert any("fit once" in note for note in made.notes) != is_fetched
+    arrays = {n: numpy_view(v) if isinstance(v, torch.Tensor) else v for n, v in runtime.items()}
+    emulate.run(made.module, arrays, (1, 1, 1), seed=1, seconds=120.0)
+    want = (y * (y.clamp_min(1e-10).log() - x)).double().sum().float()
+    torch.testing.assert_close(out[0], want, rtol=1e-5, atol=1e-3)
 
 
 def test_what_the_loop_writes_is_loaded_in_order() -> None:

@@ -98,6 +98,23 @@ def strided_matmul(
 
 
 @triton.jit
+def narrow_matmul(
+    x_ptr, w_ptr, out_ptr, M, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """X @ W.T for few rows of W: the first product of a low-rank update."""
+    m, n = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    x_ptrs = x_ptr + (m % M)[:, None] * K + k[None, :]
+    w_ptrs = w_ptr + n[None, :] * K + k[:, None]
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for _ in range(0, tl.cdiv(K, BK)):
+        acc += tl.dot(tl.load(x_ptrs), tl.load(w_ptrs))
+        x_ptrs += BK
+        w_ptrs += BK
+    tl.store(out_ptr + m[:, None] * BN + n[None, :], acc, mask=(m < M)[:, None])
+
+
+@triton.jit
 def scaled_matmul(
     a_ptr, rows_ptr, b_ptr, as_ptr, bs_ptr, c_ptr, M, N, K, stride_as, stride_bs,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -160,6 +177,15 @@ def gathered_want(args: list[Any]) -> torch.Tensor:
     """What `gathered_matmul` computes, in f32."""
     a, rows, b, _, _, _, K, *_ = args
     return a[rows.long(), :K].float() @ b.float()
+
+
+def narrow_args(M: int, K: int, block: tuple[int, int, int]) -> list[Any]:
+    x, w = seeded(M, K, seed=1), seeded(block[1], K, seed=2)
+    return [x, w, torch.full((M, block[1]), float("nan")), M, K, *block]
+
+
+def narrow_want(args: list[Any]) -> torch.Tensor:
+    return args[0].float() @ args[1].float().T
 
 
 def scaled_args(

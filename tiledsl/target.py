@@ -27,6 +27,7 @@ class Target:
     warp_lanes: int = 32
     warpgroup_threads: int = 128
     max_threads: int = 1024
+    threads_per_sm: int = 2048
     max_blocks_per_sm: int = 32
     max_cluster: int = 8
     named_barriers: int = 16

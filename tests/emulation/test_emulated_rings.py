@@ -17,6 +17,9 @@ from tests.emulation.harness import replaced
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
 from tests.ring_kernels import gathered_want
+from tests.ring_kernels import narrow_args
+from tests.ring_kernels import narrow_matmul
+from tests.ring_kernels import narrow_want
 from tests.ring_kernels import paged_args
 from tests.ring_kernels import paged_decode
 from tests.ring_kernels import paged_want
@@ -50,6 +53,16 @@ def execute(module: Any, runtime: dict[str, Any], grid: tuple[int, ...], seed: i
 
 def close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("columns", [32, 64, 224])
+def test_one_slot_less_for_small_tiles(columns: int) -> None:
+    """Copies go to the slot that was just read; loops of one iteration, two and seven."""
+    args = narrow_args(40, columns, (32, 16, 32))
+    made, runtime = ring_kernel(narrow_matmul, args, grid=(2000, 1, 1), num_warps=4, num_stages=3)
+    execute(made.module, runtime, (2,), seed=columns)
+    close(args[2], narrow_want(args))
+    assert any("slot that was just read" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 5])

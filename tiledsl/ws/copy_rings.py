@@ -34,6 +34,7 @@ from tiledsl.ws.copy_loop import dot_uses
 from tiledsl.ws.copy_loop import writes_operands
 from tiledsl.ws.dot_operands import is_promoted
 from tiledsl.ws.dot_shapes import shape_of_dot
+from tiledsl.ws.late_copies import late_copies_pay
 from tiledsl.ws.likely_trips import likely_trips
 from tiledsl.ws.load_ahead import counts_up
 from tiledsl.ws.loads_before import load_before
@@ -152,7 +153,7 @@ def _decide(
     dot = dot if deep and not is_short else None
     direct = {c.load.result for c in found if c.is_direct}
     writes = writes_operands(loop, direct) if by_warps is None else []
-    late = dot is None and (any(writes) or is_short)
+    late = dot is None and (any(writes) or is_short or late_copies_pay(graph, found, limits))
     # A late copy goes to the slot that was just read, so that one slot less suffices.
     depth = max(2, limits.depth - 1) if late else limits.depth
     if is_short:

@@ -13,6 +13,8 @@ import tiledsl.language as tl
 from tests.copy_kernels import changing_rows
 from tests.ring_kernels import gathered_args
 from tests.ring_kernels import gathered_matmul
+from tests.ring_kernels import narrow_args
+from tests.ring_kernels import narrow_matmul
 from tests.ring_kernels import paged_args
 from tests.ring_kernels import paged_decode
 from tests.ring_kernels import ring_kernel
@@ -75,6 +77,25 @@ def test_two_ctas_of_an_sm() -> None:
         made, _ = ring_kernel(gathered_matmul, args, grid=grid)
         assert made.plan.describe() == f"single role, 4 warps, stages {slots}"
         assert made.smem.end_bytes == slots * 24576
+
+
+@pytest.mark.parametrize(
+    ("block", "grid", "is_late"),
+    [
+        ((32, 16, 32), (2048, 1, 1), True),
+        ((32, 16, 32), (500, 1, 1), False),
+        ((64, 64, 64), (4096, 1, 1), False),
+    ],
+    ids=["small tiles", "few programs", "enough bytes"],
+)
+def test_small_tiles_take_one_slot_less(
+    block: tuple[int, int, int], grid: tuple[int, int, int], *, is_late: bool
+) -> None:
+    """Where more CTAs then share an SM, the launch has as many, and few bytes are on their way."""
+    args = narrow_args(256, 4096, block)
+    made, _ = ring_kernel(narrow_matmul, args, grid=grid, num_warps=4, num_stages=3)
+    assert any("slot that was just read" in line for line in made.notes) == is_late
+    assert made.plan.describe() == f"single role, 4 warps, stages {3 - is_late}"
 
 
 def test_rings_are_preferred_to_roles() -> None:

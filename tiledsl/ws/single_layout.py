@@ -56,6 +56,7 @@ from tiledsl.ws.single_role import obstacle_to_sharing
 from tiledsl.ws.single_role import plan_single
 from tiledsl.ws.split_addresses import split_addresses
 from tiledsl.ws.stay import staying_loop
+from tiledsl.ws.thread_exponentials import keep_in_threads
 
 MOST_SLOTS = 6
 """Slots of a ring where the user gives no number."""
@@ -348,5 +349,6 @@ def _lay_out(
             made = _lay_out(graph, replace(plan, stays=False), target, depth, room)
             return replace(made, notes=[*why, *made.notes])
         depth = 0
+    keep_in_threads(out, role.body, plan.num_warps, plan.num_ctas)
     blocks = ahead.blocks(plan.num_threads, target)
     return _Attempt(out, role, notes, depth, problem, stays=plan.stays, min_blocks=blocks)

@@ -109,7 +109,7 @@ def reduce(op: ops.Reduce, e: Emission, body: str) -> ReduceContext | None:
         e.text(op.inputs[0]) if pairs else f"[&](int o, int r) {{ {element} }}",
         f"in_order({function})" if in_order else function,
         function,
-        _lanes(plan, name, function),
+        "" if op.within_threads else _lanes(plan, name, function),
         _warps(op, e, plan, name, function),
         result_statements(e, op.results, name, "value" if lifted else "") if declaration else "",
     )
@@ -205,7 +205,7 @@ def _lanes(plan: AxisPlan, name: str, function: str) -> str:
 
 def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str) -> str:
     """Partial results of the warps through shared memory."""
-    if not plan.needs_warps or op.within_warps:
+    if not plan.needs_warps or op.within_warps or op.within_threads:
         return ""
     if op.scratch is None:
         raise CodegenError("reduce: the elements lie in several warps, but there is no scratch")
@@ -260,6 +260,39 @@ def _warps(op: ops.Reduce, e: Emission, plan: AxisPlan, name: str, function: str
         f"reduce_partials<{count}, {sizes}>({at}, {name}, {lane}, {from_}, {function});",
     ]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MergeThreadsContext:
+    """Values of threads combined: their declaration, the steps, and the result."""
+
+    declaration: str
+    steps: str
+    result: str
+
+
+@emits("reduce.merge_threads")
+def merge_threads(op: ops.MergeThreads, e: Emission) -> MergeThreadsContext | None:
+    """`float part_1[1] = {x};`, then over lanes and warps as for a reduction."""
+    if not e.users(op.result):
+        return None
+    name, function = e.names.fresh("part"), function_name(op.kind)
+    lines = [f"reduce_lanes<1, 32>({name}, {function});"]
+    if op.warps > 1:
+        if op.scratch is None:
+            raise CodegenError("merge_threads: there is no scratch")
+        e.use("warp")
+        at, sync = e.text(op.scratch), sync_text(e, op.barrier)
+        lines += [sync] if op.guarded else []
+        lines.append(f"put_partials<{op.warps}, 1>({at}, {name}, warp, 0);")
+        lines.append(sync)
+        every = f"[&](int k) {{ return k; }}, {function}"
+        lines.append(f"reduce_partials<{op.warps}, {op.warps}, 1>({at}, {name}, 0, {every});")
+    return MergeThreadsContext(
+        f"float {name}[1] = {{{e.text(op.value)}}};",
+        "\n".join(lines),
+        f"{e.assignment(op.result, op.kind)} = {name}[0];",
+    )
 
 
 @dataclass(frozen=True)

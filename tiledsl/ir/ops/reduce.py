@@ -127,6 +127,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     values rise along the axes, the last of them first. within_warps: each warp combines its own
     elements, and threads hold what those of theirs give; what `reduce.merge_exponentials` makes of
     such a maximum and sum is that of all (semantics: all elements, as if they were of one warp).
+    within_threads: the same for each thread, whose results `reduce.merge_threads` combines.
     """
 
     vectorized = True
@@ -144,6 +145,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
     by_three: bool = attribute(default=False)
     rising: bool = attribute(default=False)
     within_warps: bool = attribute(default=False)
+    within_threads: bool = attribute(default=False)
     body: Region = region(factory=Region)
 
     @property
@@ -157,7 +159,7 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         layout = types[0].layout
         assert layout is not None
         plan = AxisPlan(layout, self.axes)
-        if not plan.needs_warps or self.within_warps:
+        if not plan.needs_warps or self.within_warps or self.within_threads:
             return 0
         sizes = [exchanged_bytes(d) for d in self.dtypes]
         if not self.kind and any(layout.padded_shape[a] > types[0].shape[a] for a in self.axes):
@@ -183,8 +185,8 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
             raise VerifyError(f"reduce: {self.chains} chains, of a kind with one input only")
         if self.by_three and (self.kind != "max" or self.dtypes != (float32,) or self.chains):
             raise VerifyError("reduce: by_three takes maxima of f32, not in chains")
-        if self.within_warps and self.kind not in ("max", "sum"):
-            raise VerifyError("reduce: only maxima and sums of warps are merged")
+        if (self.within_warps or self.within_threads) and self.kind not in ("max", "sum"):
+            raise VerifyError("reduce: only maxima and sums of warps or threads are merged")
         if self.rising and not self.kind.startswith("arg"):
             raise VerifyError("reduce: only argmax and argmin have indexes that rise")
 
@@ -210,6 +212,38 @@ class Reduce(Op, opcode="reduce.reduce", levels=Level.ALL):
         with np.errstate(all="ignore"):
             found = ufunc.reduce(x, axis=self.axes, dtype=x.dtype)
         return np.asarray(found).astype(a.dtype)
+
+
+class MergeThreads(Op, opcode="reduce.merge_threads", levels=Level.ALL):
+    """What all threads of a CTA hold, combined.
+
+    value: of each thread, from reductions `within_threads`. kind: max or sum. warps: of the CTA.
+    scratch, barrier, guarded: as in `reduce.reduce`. Semantics: the value itself, as if all
+    elements had been of one thread.
+    """
+
+    value: Value = operand()
+    scratch: Value | None = operand(default=None)
+    kind: str = attribute(kw_only=True)
+    warps: int = attribute(kw_only=True)
+    barrier: int = attribute(default=0)
+    guarded: bool = attribute(default=True)
+
+    def scratch_bytes(self) -> int:
+        """Shared memory for what the warps tell each other."""
+        return area_bytes(self.warps, [float32.bytes]) if self.warps > 1 else 0
+
+    def infer_types(self) -> tuple[Type, ...]:
+        if self.value.type != ScalarType(float32):
+            raise TypeMismatch(f"merge_threads: of {self.value.type}, expected f32")
+        return (self.value.type,)
+
+    def verify(self, target: Target) -> None:
+        if self.kind not in ("max", "sum"):
+            raise VerifyError(f"merge_threads: kind {self.kind!r} is neither max nor sum")
+
+    def evaluate(self, value: Any) -> Any:
+        return value
 
 
 class MergeExponentials(Op, opcode="reduce.merge_exponentials", levels=Level.ALL):

@@ -165,6 +165,10 @@ class CodegenError(TileError):
     """An operation with no CUDA form."""
 
 
+class StaticFailure(TileError):
+    """A `static_assert`, `assert` or `raise` that failed while compiling: nothing follows it."""
+
+
 class NvrtcError(TileError):
     """NVRTC is missing, rejected the text, or reported spills or serialisation."""
 

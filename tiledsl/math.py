@@ -10,7 +10,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def cdiv(a: int, b: int) -> int:
     """a / b rounded up."""
-    return -(-a // b)
+    return int(-(-a // b))
 
 
 def constexpr_function(fn: Function) -> Function:
@@ -20,4 +20,4 @@ def constexpr_function(fn: Function) -> Function:
 
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least n (1 for n < 1)."""
-    return 1 << max(0, n - 1).bit_length() if n > 1 else 1
+    return 1 << (int(n) - 1).bit_length() if n > 1 else 1

@@ -36,6 +36,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.pointer_values import read_hint
+from tiledsl.ir.pointer_values import truth
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ir.types import Type
@@ -44,7 +45,7 @@ from tiledsl.ir.types import Type
 @statement(ast.If)
 def run_if(frame: Frame, node: ast.If) -> Signal:
     """`if`, `elif`, `else`."""
-    condition = evaluate(frame, node.test)
+    condition = truth(evaluate(frame, node.test))
     if not isinstance(condition, Value):
         return run_block(frame, node.body if condition else node.orelse)
     condition = scalar_condition(frame, node.test, condition, "if")
@@ -66,20 +67,20 @@ def scalar_condition(frame: Frame, node: ast.expr, condition: Value, word: str) 
 
 
 def pointer_condition(pointer: Value, word: str) -> TypeMismatch:
-    """The error for a pointer as a condition: what it points to, or whether it was given?"""
-    name = pointer.name or "pointer"
+    """The error for a pointer as a condition that is no argument: what it points to?"""
     return TypeMismatch(
         f"the condition of `{word}` must be a number, got {describe(pointer)}",
-        hint=f"{read_hint(pointer)}; `{name} is not None` asks whether it was given",
+        hint=read_hint(pointer),
     )
 
 
 def not_a_condition(condition: Value, word: str) -> TypeMismatch:
     """The error for a tile or tensor where a scalar decides."""
-    is_tile = isinstance(condition.type, TileType)
+    hint = f"`{condition.name or 'tensor'} is not None` asks whether it was given"
+    if isinstance(condition.type, TileType):
+        hint = "use tl.where(condition, x, y) to choose per element"
     return TypeMismatch(
-        f"the condition of `{word}` must be a scalar, got {describe(condition)}",
-        hint="use tl.where(condition, x, y) to choose per element" if is_tile else None,
+        f"the condition of `{word}` must be a scalar, got {describe(condition)}", hint=hint
     )
 
 
@@ -238,6 +239,12 @@ def _if_with_return(frame: Frame, node: ast.If, condition: Value) -> Signal:
     if POISON in results:
         merger.finish(condition)
         return Return(POISON)
+    if [r is None for r in results] in ([True, False], [False, True]):
+        raise TypeMismatch(
+            f"{frame.source.name}() returns {describe(results[0] or results[1])} on one path "
+            "and nothing on another",
+            hint="return a value on every path",
+        )
     if not same_structure(*results):
         raise TypeMismatch(
             f"the function returns {describe(results[0])} on one path "

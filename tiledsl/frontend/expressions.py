@@ -29,6 +29,7 @@ from tiledsl.ir.operands import is_number
 from tiledsl.ir.operands import is_sequence
 from tiledsl.ir.ops.elementwise_functions import where
 from tiledsl.ir.pointer_values import pointer_dtype
+from tiledsl.ir.pointer_values import truth
 from tiledsl.ir.types import ScalarType
 
 # Python's own meaning, on compile-time values of any class.
@@ -138,6 +139,8 @@ def apply_binary(
 def lower_unary(frame: Frame, node: ast.UnaryOp) -> object:
     """`-x`, `+x`, `~x`, `not x`."""
     value = evaluate(frame, node.operand)
+    if isinstance(node.op, ast.Not):
+        value = truth(value)
     symbol, python = _UNARY[type(node.op)]
     return (
         operators.unary(frame.mark(node), symbol, value)
@@ -154,14 +157,15 @@ def lower_bool_op(frame: Frame, node: ast.BoolOp) -> object:
     last: object = is_and
     for operand in node.values:
         last = evaluate(frame, operand)
-        if not isinstance(last, Value):
-            if bool(last) != is_and:
+        decides = truth(last)
+        if not isinstance(decides, Value):
+            if bool(decides) != is_and:
                 return last
         elif combined is None:
-            combined = operators.as_bool(frame.mark(node), last, "and" if is_and else "or")
+            combined = operators.as_bool(frame.mark(node), decides, "and" if is_and else "or")
         else:
             combined = operators.logical(
-                frame.mark(node), "and" if is_and else "or", combined, last
+                frame.mark(node), "and" if is_and else "or", combined, decides
             )
     return last if combined is None else combined
 
@@ -226,7 +230,7 @@ def lower_conditional(frame: Frame, node: ast.IfExp) -> object:
 
     Otherwise a select, or, where a side reads or writes memory, a branch: only one side runs.
     """
-    condition = evaluate(frame, node.test)
+    condition = truth(evaluate(frame, node.test))
     if not isinstance(condition, Value):
         return evaluate(frame, node.body if condition else node.orelse)
     if not isinstance(condition.type, ScalarType):

@@ -204,6 +204,12 @@ def run_while(frame: Frame, node: ast.While) -> Signal:
     frame.builder.graph.erase(op)
     if not known:
         return None
+    if any(isinstance(n, ast.Break) for stmt in node.body for n in ast.walk(stmt)):
+        raise SyntaxNotSupported(
+            "`while` with a condition that is always true and a `break` is not supported",
+            frame.loc(node.test),
+            hint="put what ends the loop after `while`: `while not done:`",
+        )
     raise SyntaxNotSupported(
         "the condition of `while` is always true, and the loop would not end",
         frame.loc(node.test),

@@ -20,6 +20,7 @@ from tiledsl.dtypes import DType
 from tiledsl.errors import NameUnresolved
 from tiledsl.errors import Note
 from tiledsl.errors import SourceLoc
+from tiledsl.errors import StaticFailure
 from tiledsl.errors import SyntaxNotSupported
 from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
@@ -124,10 +125,10 @@ class Session:
         return value
 
     def report(self, error: TileError) -> None:
-        """Keeps an error; raises TooManyErrors when there are enough."""
+        """Keeps an error; raises TooManyErrors when there are enough, or it is a StaticFailure."""
         if not any(e.message == error.message and e.loc == error.loc for e in self.errors):
             self.errors.append(error)
-        if len(self.errors) >= MAX_ERRORS:
+        if len(self.errors) >= MAX_ERRORS or isinstance(error, StaticFailure):
             raise TooManyErrors
 
     def raise_errors(self) -> None:
@@ -266,12 +267,13 @@ class Frame:
         return self._capture(name, value)
 
     def _capture(self, name: str, value: object) -> object:
+        value = unwrap(value)
         if not may_capture(value):
             raise TypeMismatch(
                 f"{name!r} is a {type(value).__name__}, which a kernel cannot capture",
                 hint=capture_hint(value),
             )
-        return self.session.capture(self.function.__qualname__, name, unwrap(value))
+        return self.session.capture(self.function.__qualname__, name, value)
 
     def _unassigned(self, name: str) -> NoReturn:
         raise NameUnresolved(f"{name!r} is read before it is assigned")

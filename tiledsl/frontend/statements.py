@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from tiledsl.errors import StaticFailure
 from tiledsl.errors import SyntaxNotSupported
-from tiledsl.errors import TileError
 from tiledsl.errors import TypeMismatch
 from tiledsl.frontend.attributes import moved_pointer
 from tiledsl.frontend.attributes import refuse_extents_of_pointer
@@ -155,7 +155,7 @@ def run_assert(frame: Frame, node: ast.Assert) -> Signal:
         )
     if not condition:
         message = evaluate(frame, node.msg) if node.msg else None
-        raise TileError("assertion failed" + (f": {message}" if message is not None else ""))
+        raise StaticFailure("assertion failed" + (f": {message}" if message is not None else ""))
     return None
 
 
@@ -172,7 +172,7 @@ def run_raise(frame: Frame, node: ast.Raise) -> Signal:
     if isinstance(node.exc, ast.Call) and node.exc.args:
         message = str(evaluate(frame, node.exc.args[0]))
     kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-    raise TileError(": ".join(filter(None, [ast.unparse(kind) if kind else "raise", message])))
+    raise StaticFailure(": ".join(filter(None, [ast.unparse(kind) if kind else "raise", message])))
 
 
 @statement(ast.Return)

@@ -56,8 +56,11 @@ def _offset(b: Builder, x: Operand, symbol: str, pointer: object) -> Value:
     value = constant(b, x, int64) if isinstance(x, int) else x
     if isinstance(value, Value) and _is_integer(value):
         return widened(b, value)
+    made = value.defining_op if isinstance(value, Value) else None
     hints = [_hint(pointer)]
-    if isinstance(value, Value) and isinstance(value.type, TileType):
+    if made is not None and made.opcode == "elementwise.div":
+        hints = ["`/` makes a float, `//` an integer"]
+    elif isinstance(value, Value) and isinstance(value.type, TileType):
         hints.insert(0, "offsets are of an integer dtype, where loaded those of their tensor")
     hint = "; or ".join(h for h in hints if h)
     raise TypeMismatch(f"{symbol}: a pointer moves by an integer, got {describe(x)}", hint=hint)

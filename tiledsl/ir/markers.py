@@ -9,6 +9,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from typing import Any
 
+import numpy as np
+
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -116,8 +118,13 @@ for _name in ("lt", "le", "gt", "ge"):
 
 
 def unwrap(value: Any) -> Any:
-    """The value inside a `constexpr`; anything else as it is."""
-    return value.value if isinstance(value, constexpr) else value
+    """The value inside a `constexpr`, and a number of NumPy as Python's; anything else as it is."""
+    if isinstance(value, constexpr):
+        value = value.value
+    return value.item() if isinstance(value, _NUMBERS) else value
+
+
+_NUMBERS = (np.bool_, np.integer, np.floating)
 
 
 class TensorList:

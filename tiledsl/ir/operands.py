@@ -222,7 +222,8 @@ def dtype_argument(x: object, what: str) -> DType:
                 hint="Hopper has tl.float8e4nv (e4m3) and tl.float8e5 (e5m2)",
             )
         return x
-    twin = BY_USER_NAME.get(getattr(x, "__name__", ""))
+    name = getattr(x, "__name__", "") or str(x).rpartition(".")[2]
+    twin = BY_USER_NAME.get(name)
     hint = f"write {twin!r}" if twin else None
     raise TypeMismatch(f"{what} must be a dtype such as tl.float32, got {describe(x)}", hint=hint)
 

@@ -1,13 +1,15 @@
 """Pointers where numbers are wanted: the error, and the hint that reads what they point to.
 
 A pointer used as a value is nearly always a forgotten `tl.load`. It converts to another type only
-where the source says so: `x.to(tl.int64)`, `address.to(tl.pointer_type(tl.float32))`.
+where the source says so: `x.to(tl.int64)`, `address.to(tl.pointer_type(tl.float32))`. As a
+condition, an argument says whether it was given: `if bias_ptr:`.
 """
 
 from __future__ import annotations
 
 from tiledsl.dtypes import DType
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
@@ -22,6 +24,18 @@ def pointer_dtype(x: object) -> DType | None:
     if isinstance(x, Value) and isinstance(x.type, ScalarType | TileType):
         return x.type.dtype if x.type.dtype.is_pointer else None
     return None
+
+
+def truth(x: object) -> object:
+    """What decides a condition: True for an argument that is a pointer, which was given then.
+
+    Anything else stays what it is. A parameter that got None is None, and decides as such.
+    """
+    if isinstance(x, Value) and isinstance(x.type, ScalarType) and x.type.dtype.is_pointer:
+        owner = x.owner
+        if isinstance(owner, Region) and owner.graph is not None:
+            return True
+    return x
 
 
 def need_numbers(what: str, *xs: object) -> None:

@@ -54,7 +54,9 @@ class ActiveDriver:
         return Target("cuda", 10 * major + minor)
 
     def get_active_torch_device(self) -> torch.device:
-        """The current device."""
+        """The current device; the CPU, for the interpreter, where there is no GPU."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
 
     def get_device_interface(self) -> Any:

@@ -49,6 +49,7 @@ _DIAGNOSTIC = re.compile(
 _PTXAS_ERROR = re.compile(
     r"^(?:ptxas .*?(?:error|fatal)\s*:|nvrtc: error:)\s*(?P<text>.*)$", re.MULTILINE
 )
+_INLINE_ASSEMBLY = re.compile(r"^TDSL_FN void (?P<name>inline_asm\w*)\(")
 _SOURCE_COMMENT = re.compile(r"//\s*(?P<place>\S+\.py:\d+)")
 
 
@@ -234,6 +235,8 @@ def _rejected(module: KernelModule, status: str, log: str) -> NvrtcError:
         error = NvrtcError(
             f"NVRTC rejected kernel {module.name}: {first['text'] if first else status}"
         )
+        if first and (place := _assembly_place(module, first["text"])):
+            error.note(place)
         return _with_log(error, log)
     file, line, text = found[0]
     error = NvrtcError(f"NVRTC rejected kernel {module.name}: {text}", _python_loc(file, line))
@@ -249,6 +252,25 @@ def _with_log(error: NvrtcError, log: str) -> NvrtcError:
     if log:
         error.note("full NVRTC log:\n" + log)
     return error
+
+
+def _assembly_place(module: KernelModule, text: str) -> str | None:
+    """Where the inline assembly is called of which ptxas says something, by the name it quotes."""
+    quoted = re.search(r"'(?P<name>[^']+)'", text)
+    if quoted is None:
+        return None
+    name = re.compile(rf"(?<!\w){re.escape(quoted['name'])}\b")
+    function = ""
+    for line, source in enumerate(module.source.splitlines(), 1):
+        if made := _INLINE_ASSEMBLY.search(source):
+            function = made["name"]
+        elif function and source.startswith("}"):
+            function = ""
+        elif function and name.search(source):
+            calls = enumerate(module.source.splitlines()[line:], line + 1)
+            call = next((n for n, called in calls if f"{function}(" in called), line)
+            return _cuda_place(module, f"{module.name}.cu", call)
+    return None
 
 
 def _python_loc(file: str, line: int) -> SourceLoc | None:

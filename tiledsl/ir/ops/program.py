@@ -12,7 +12,7 @@ import numpy as np
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
 from tiledsl.dtypes import int64
-from tiledsl.errors import TileError
+from tiledsl.errors import StaticFailure
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
 from tiledsl.ir import operators
@@ -188,7 +188,7 @@ def static_assert(b: Builder, cond: object, msg: object = "") -> None:
         )
     if not cond:
         text = str(msg)
-        raise TileError(f"static_assert failed: {text}" if text else "static_assert failed")
+        raise StaticFailure(f"static_assert failed: {text}" if text else "static_assert failed")
 
 
 @builtin

@@ -89,6 +89,11 @@ class Value:
         """The op whose result this is, or None for a region argument."""
         return self.owner if isinstance(self.owner, Op) else None
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether this is an argument of the kernel."""
+        return isinstance(self.owner, Region) and self.owner.parent is None
+
     def __repr__(self) -> str:
         return f"%{self.name or 'v'}_{self.id}: {self.type}"
 

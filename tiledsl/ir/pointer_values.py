@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tiledsl.dtypes import DType
 from tiledsl.errors import TypeMismatch
-from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
@@ -31,10 +30,8 @@ def truth(x: object) -> object:
 
     Anything else stays what it is. A parameter that got None is None, and decides as such.
     """
-    if isinstance(x, Value) and isinstance(x.type, ScalarType) and x.type.dtype.is_pointer:
-        owner = x.owner
-        if isinstance(owner, Region) and owner.graph is not None:
-            return True
+    if isinstance(x, Value) and x.is_argument and isinstance(x.type, ScalarType):
+        return True if x.type.dtype.is_pointer else x
     return x
 
 

@@ -11,7 +11,6 @@ from math import prod
 
 from tiledsl.ir.analysis.affine import Product
 from tiledsl.ir.analysis.affine import Sum
-from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.types import ScalarType
 
@@ -29,9 +28,7 @@ BoxNumber = int | Value | Factors
 
 def is_int_argument(value: Value) -> bool:
     """Whether a value is an integer argument of the kernel."""
-    owner = value.owner
-    is_argument = isinstance(owner, Region) and owner.parent is None
-    return is_argument and isinstance(value.type, ScalarType) and value.type.dtype.is_int
+    return value.is_argument and isinstance(value.type, ScalarType) and value.type.dtype.is_int
 
 
 def product_of(number: int, scalars: tuple[Value, ...]) -> BoxNumber:

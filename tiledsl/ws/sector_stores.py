@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dataclasses import field
 
 from tiledsl.ir.analysis.affine import NotAffine
-from tiledsl.ir.analysis.affine import is_argument
 from tiledsl.ir.analysis.affine import sum_of
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -107,7 +106,7 @@ class _Plan:
         t = tensor_type(store.tensor, "store")
         if t.tma or t.inner_dim is None or store.end is not None or type_.rank != 2:
             return False
-        if not is_argument(store.tensor) or not self._is_only_access():
+        if not store.tensor.is_argument or not self._is_only_access():
             return False
         kept = [d for d in range(t.rank) if d not in store.squeeze]
         size = t.dtype.bytes
@@ -178,7 +177,7 @@ class _Plan:
     def _is_repeated_load(self, op: Load, column: int) -> bool:
         t = tensor_type(op.tensor, "load")
         kept = [d for d in range(t.rank) if d not in op.squeeze]
-        if op.part or op.streamed or not is_argument(op.tensor) or self._may_write(op.tensor):
+        if op.part or op.streamed or not op.tensor.is_argument or self._may_write(op.tensor):
             return False
         if op.other is not None and not _is_free(op.other, self.axis):
             return False
@@ -265,7 +264,7 @@ def _is_free(value: Value, axis: int) -> bool:
         seen.add(v)
         op = v.defining_op
         if op is None:
-            if not is_argument(v):
+            if not v.is_argument:
                 return False
             continue
         if op.effect is not Effect.PURE or op.regions or not isinstance(v.type, ScalarType):

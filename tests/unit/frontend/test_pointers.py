@@ -137,9 +137,9 @@ AS_NUMBERS = {
     "tl.atomic_cas(w, p, 3)": ARGUMENT,
     "p.to(tl.int32)": "addresses have 64 bits",
     "(p + i).to(tl.float64, bitcast=True)": READS,
-    "1.0 if p else 2.0": "`p is not None` asks whether it was given",
-    "not p": ARGUMENT,
-    "p and n": ARGUMENT,
+    "1.0 if p + n else 2.0": "tl.load(p + n) reads it",
+    "not (p + n)": "tl.load(p + n) reads it",
+    "p + n and n": "tl.load(p + n) reads it",
     "p > 0": ARGUMENT,
     "p + i == 0": READS,
     "n < p": ARGUMENT,
@@ -181,9 +181,27 @@ def test_pointers_are_no_numbers(statement: str) -> None:
     assert "^" in str(caught.value)
 
 
+def test_a_pointer_argument_as_condition_says_whether_it_was_given() -> None:
+    def kernel(p, n, bias_ptr):
+        value = 1.0 if bias_ptr else 2.0
+        if bias_ptr:
+            value += 4.0
+        if not bias_ptr:
+            value += 8.0
+        if bias_ptr and n > 0:
+            value += 16.0
+        tl.store(bias_ptr or p, value)
+
+    given, absent = (graph_of(kernel, bias_ptr=spec) for spec in (P, NoneSpec()))
+    stored = [op.operands[0] for g in (given, absent) for op in g.walk() if "store" in op.opcode]
+    assert [v.name for v in stored] == ["bias_ptr", "p"]
+    assert opcodes(given).count("control.if") == 1
+    assert "control.if" not in opcodes(absent)
+
+
 @pytest.mark.parametrize("word", ["if", "while"])
 def test_pointers_are_no_conditions(word: str) -> None:
-    text = f"def kernel(p, n):\n    {word} p:\n        n += 1\n"
+    text = f"def kernel(p, n):\n    {word} p + n:\n        n += 1\n"
     with pytest.raises(TypeMismatch, match=f"the condition of `{word}` must be a number"):
         graph_of(compiled(text, {"tl": tl}))
 

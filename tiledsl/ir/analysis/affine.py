@@ -136,7 +136,7 @@ def address_of(value: Value) -> Address:
 def _address(value: Value, dims: Dims) -> Address:
     op = value.defining_op
     if op is None:
-        if isinstance(value.type, ScalarType) and is_argument(value):
+        if isinstance(value.type, ScalarType) and value.is_argument:
             return Address(value)
         raise NotAffine("the pointer comes from a loop or a branch")
     match op:
@@ -151,12 +151,6 @@ def _address(value: Value, dims: Dims) -> Address:
             return _address(op.a, dims)
         case _:
             raise NotAffine(f"the pointer is computed by {op.opcode}")
-
-
-def is_argument(value: Value) -> bool:
-    """Whether a value is an argument of the kernel."""
-    owner = value.owner
-    return isinstance(owner, Region) and owner.parent is None
 
 
 def inner_dims(op: tile.ExpandDims | tile.Broadcast | tile.Transpose, dims: Dims) -> Dims:

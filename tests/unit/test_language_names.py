@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
@@ -115,6 +116,27 @@ def test_what_host_code_asks_of_the_driver() -> None:
     assert target.backend == "cuda"
     assert target.arch >= 90
     assert triton.constexpr_function(has) is has
+    if not torch.cuda.is_available():
+        assert driver.active.get_active_torch_device() == torch.device("cpu")
+
+
+def test_numbers_of_numpy() -> None:
+    powers = [triton.next_power_of_2(np.int64(n)) for n in (0, 1, 3, 1000)]
+    assert powers == [1, 1, 4, 1024]
+    assert all(type(n) is int for n in powers)
+    assert type(triton.cdiv(np.int64(7), np.int32(2))) is int
+    x, out = torch.randn(100), torch.empty(100)
+    _scaled[(2,)](x, out, np.int64(100), BLOCK=np.int32(64))
+    torch.testing.assert_close(out, 3 * x)
+
+
+_SCALE = np.int64(3)
+
+
+@triton.jit
+def _scaled(x, o, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(o + i, tl.load(x + i, mask=i < n) * _SCALE, mask=i < n)
 
 
 def test_constants_on_the_host() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def unwrap(value: Any) -> Any:
     """The value inside a `constexpr`, and a number of NumPy as Python's; anything else as it is."""
     if isinstance(value, constexpr):
         value = value.value
-    return value.item() if isinstance(value, _NUMBERS) else value
+    return cast("Any", value.item()) if isinstance(value, _NUMBERS) else value
 
 
 _NUMBERS = (np.bool_, np.integer, np.floating)

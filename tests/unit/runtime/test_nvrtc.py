@@ -107,6 +107,18 @@ def test_error_at_comment():
 
 
 @pytest.mark.nvrtc
+def test_inline_assembly_that_ptxas_refuses_names_its_line() -> None:
+    source = (
+        'TDSL_FN void inline_asm_1(float& o) {\n  asm volatile("foo.f32 %0;" : "=f"(o));\n}\n'
+        'extern "C" __global__ void k(float* x) {\n  // gemm.py:31  tl.inline_asm(...)\n'
+        "  inline_asm_1(x[0]);\n}\n"
+    )
+    with pytest.raises(NvrtcError, match="any known instruction: 'foo'") as caught:
+        nvrtc.compile_module(with_source("#define TDSL_FN __device__\n" + source))
+    assert "from gemm.py:31" in caught.value.notes[0].message
+
+
+@pytest.mark.nvrtc
 @pytest.mark.parametrize(
     ("source", "options", "text"),
     [

@@ -78,6 +78,14 @@ def sum_parts(out_ptr, parts_ptr, n_parts, n_cols, ROWS: tl.constexpr, BLOCK: tl
     tl.store(out_ptr + tl.program_id(1) * n_cols + cols, out, mask=cols < n_cols)
 
 
+def rows_per_program(n_cols: int, itemsize: int) -> int:
+    """About 8 KB of rows; of short ones 4096 elements, or 16 KB where they fill their tile."""
+    BLOCK = triton.next_power_of_2(n_cols)
+    if BLOCK * itemsize > 2048:
+        return triton.next_power_of_2(triton.cdiv(7680, n_cols * itemsize))
+    return (16384 // itemsize if n_cols == BLOCK else 4096) // BLOCK
+
+
 def forward(x, weight, bias, eps, **options):
     """(y, mean, rstd) of the rows of x; bias None is RMSNorm. options: of the launch."""
     n_rows, n_cols = x.shape
@@ -85,7 +93,7 @@ def forward(x, weight, bias, eps, **options):
     rstd = torch.empty(n_rows, device=x.device, dtype=torch.float32)
     mean = rstd if bias is None else torch.empty_like(rstd)
     BLOCK = triton.next_power_of_2(n_cols)
-    ROWS = max(1, 4096 // BLOCK)
+    ROWS = rows_per_program(n_cols, x.element_size())
     norm_forward[(triton.cdiv(n_rows, ROWS),)](
         x, y, weight, weight if bias is None else bias, mean, rstd, x.stride(0), n_rows, n_cols,
         eps, CENTRED=bias is not None, ROWS=ROWS, BLOCK=BLOCK, **options,

@@ -36,7 +36,8 @@ def softmax_of(n: int, dtype: torch.dtype) -> Kernel:
 def norm_of(n: int, dtype: torch.dtype) -> Kernel:
     x, w, mean = empty(ROWS, n, dtype=dtype), empty(n, dtype=dtype), empty(ROWS, dtype=F32)
     block = tiledsl.next_power_of_2(n)
-    args = (x, x, w, w, mean, mean, n, ROWS, n, 1e-5, True, max(1, 4096 // block), block)
+    rows = norms.rows_per_program(n, dtype.itemsize)
+    args = (x, x, w, w, mean, mean, n, ROWS, n, 1e-5, True, rows, block)
     return norms.norm_forward.compile(*args, grid=(ROWS,))
 
 

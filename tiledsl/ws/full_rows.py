@@ -22,13 +22,18 @@ def _elements(value: Value) -> int:
 
 
 def _varies(mask: Value) -> bool:
-    """Whether the elements of a mask may differ: an index or a loaded tile is behind it."""
+    """Whether the elements of a mask may differ inside of a row.
+
+    An index or a loaded tile is behind it, other than of whole rows.
+    """
     seen: set[Value] = set()
     todo = [mask]
     while todo:
         value = todo.pop()
         op = value.defining_op
         if value in seen or not isinstance(value.type, TileType) or isinstance(op, tile.Splat):
+            continue
+        if value.type.rank > 1 and value.type.shape[-1] == 1:
             continue
         seen.add(value)
         if _elements(value) > 1 and (op is None or not op.operands or op.regions):

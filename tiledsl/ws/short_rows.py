@@ -26,7 +26,7 @@ from tiledsl.ws.stay import depends_on_program
 
 WARP_BYTES, WARP_ELEMENTS, LEAST_ROWS = 4096, 2048, 2
 """Bytes of rows that a warp has, elements of a tile at most, and rows at least."""
-LANE_ELEMENTS = 16
+LANE_ELEMENTS = 32
 """Elements of a row that each of 32 lanes has at most: more take the registers of a second row."""
 RESIDENT_WARPS = 16
 """Warps on an SM, which then have 64 KB under way and 128 registers a thread."""

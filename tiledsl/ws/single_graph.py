@@ -93,7 +93,7 @@ class Lowering:
                 plan = self.plan
                 shape = (self.target.num_sms, plan.min_blocks)
                 kinds = {"stays": plan.stays, "has_short_rows": plan.has_short_rows}
-                kinds["is_sparse"] = plan.is_sparse
+                kinds |= {"has_full_rows": plan.has_full_rows, "is_sparse": plan.is_sparse}
                 start_early(self.graph, role.body, *shape, **kinds)
         self.smem.check(self.target)
         self.graph.level = Level.MACHINE

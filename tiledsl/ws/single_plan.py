@@ -63,6 +63,7 @@ class SinglePlan:
     stays: a CTA (cluster) runs program after program and fetches ahead what the next one loads.
     may_grow: where more warps may hold what the registers of these do not.
     has_short_rows: warps have many rows each (ws/short_rows.py).
+    has_full_rows: the largest loads have no mask that differs inside of a row.
     is_sparse: the programs multiply, and there are no more of them than SMs.
     is_crowded: as many CTAs share an SM as its shared memory and their tiles let.
     is_final: nothing else is left to try.
@@ -77,6 +78,7 @@ class SinglePlan:
     stays: bool = False
     may_grow: bool = field(default=False, compare=False)
     has_short_rows: bool = False
+    has_full_rows: bool = False
     is_sparse: bool = False
     is_crowded: bool = field(default=False, compare=False)
     is_final: bool = field(default=False, compare=False)

@@ -94,7 +94,7 @@ def plan_single(
     rows = short_rows(graph.walk()) if limits.short and num_warps is None else None
     if rows is not None and rows.warps:
         plan = SinglePlan(rows.warps, min_blocks=rows.blocks, has_short_rows=True)
-        return replace(plan, stays=_stays(graph, plan, persistent))
+        return replace(plan, stays=_stays(graph, plan, bool(persistent)))
     if not dots:
         warps = num_warps or max(default_warps(graph), _warps_for_tiles(graph))
         is_row = not num_warps and _rows_fit_eight_warps(graph, warps, limits)
@@ -120,7 +120,8 @@ def plan_single(
             plan = _fewer_warps(graph, plan, target)
         elif num_warps is None and persistent is not False:
             plan = _more_warps(graph, plan, target)
-        return replace(plan, min_blocks=min(plan.min_blocks, limits.blocks))
+        blocks = min(plan.min_blocks, limits.blocks)
+        return replace(plan, min_blocks=blocks, has_full_rows=rows_are_full(graph))
     plan = warps_for_dots(dots, num_warps or limits.warps or None, limits)
     may_grow = not num_warps and not limits.warps and plan.num_warps < 4 * max(DOT_REGISTERS)
     return replace(plan, may_grow=may_grow)
@@ -171,8 +172,8 @@ def _fewer_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePl
 def _more_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePlan:
     """A plan for CTAs that stay with sixteen warps, for rows that fill eight warps twice.
 
-    Or once, for certain. Two are on an SM, and where rows are reduced more than once these wait for
-    each other at the same time: what is fetched ahead comes meanwhile.
+    Or once, for certain, where they stay anyway and rows are reduced more than once. Two are on an
+    SM, and their warps wait for each other at the same time: what is fetched ahead comes meanwhile.
     """
     wide = SinglePlan(MOST_WARPS)
     most = max(_num_elements(graph), default=0)
@@ -181,8 +182,8 @@ def _more_warps(graph: TileGraph, plan: SinglePlan, target: Target) -> SinglePla
         return plan
     fills = largest_access_bytes(graph) // (THREAD_BYTES * 32 * ROW_WARPS)
     # Rows that only may fill eight warps once are too short as often as not (0.85 to 0.96).
-    enough = fills >= 2 or (fills == 1 and plan.stays and rows_are_full(graph))
-    if not enough or len(graph.find(Reduce)) < 2:
+    once = fills == 1 and plan.stays and rows_are_full(graph) and len(graph.find(Reduce)) > 1
+    if fills < 2 and not once:
         return plan
     return replace(wide, min_blocks=_min_blocks(graph, wide, target), stays=True)
 

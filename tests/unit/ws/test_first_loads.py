@@ -57,10 +57,10 @@ def made(kernel: Any, args: list[Any], **options: Any) -> tuple[Kernel, dict[str
     return compiled(kernel, args, grid=(3, 1, 1), **{"persistent": False, **options})
 
 
-def prefetches(source: str) -> list[str]:
-    """Calls, all of which stand before the wait for the kernel before."""
+def prefetches(source: str, *, stays: bool = False) -> list[str]:
+    """Calls before the wait for the kernel before; behind it there is one for CTAs that stay."""
     before, _, after = source.partition("grid_dependency_wait")
-    assert "prefetch_lanes" not in after
+    assert after.count("prefetch_lanes<") == stays
     return [line.strip() for line in before.splitlines() if "prefetch_lanes<" in line]
 
 
@@ -75,8 +75,68 @@ def test_rows_of_the_first_programs_are_asked_for() -> None:
 
 def test_programs_that_stay_ask_for_their_first_row() -> None:
     kernel, _ = made(scaled, arguments(BLOCK), persistent=True)
-    assert len(prefetches(kernel.module.source)) == 1
+    assert len(prefetches(kernel.module.source, stays=True)) == 1
     assert "first_tile<1>()" in kernel.module.source.partition("prefetch_lanes<")[0]
+
+
+def test_programs_that_stay_ask_for_half_of_their_second_row() -> None:
+    """Behind the copies of the first one, before those of what all share."""
+    kernel, _ = made(scaled, arguments(BLOCK), persistent=True)
+    source = kernel.module.source
+    marks = ("fetch_lanes<16,", "prefetch_lanes<8,", "fetch_filled<16,", "while (true)")
+    after = source[source.index("grid_dependency_wait") :]
+    places = [after.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "following_1 < grid_0" in after[: places[1]]
+
+
+def test_rows_at_odd_addresses_are_not_asked_for_twice() -> None:
+    kernel, _ = made(scaled, arguments(4001), persistent=True)
+    assert prefetches(kernel.module.source)
+
+
+@tiledsl.jit
+def shares(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(x + at)
+    tl.store(y + at, row / tl.sum(row, axis=0))
+
+
+def starts_late(kernel: Kernel) -> bool:
+    """Whether the next kernel may start only behind the loads of rows."""
+    text = kernel.module.source.partition("using namespace")[2]
+    wait, load = text.index("grid_dependency_wait"), text.index(" load_lanes<")
+    start = text.index("grid_launch_dependents")
+    assert start < wait < load or wait < load < start < text.index("reduce_registers")
+    return wait < start
+
+
+@pytest.mark.parametrize(
+    ("block", "is_late"), [(1024, False), (2048, True), (4096, True), (8192, False)]
+)
+def test_the_next_kernel_starts_behind_rows_of_8_to_32_kilobytes(
+    block: int, *, is_late: bool
+) -> None:
+    x = torch.randn(3, block)
+    kernel, _ = made(shares, [x, torch.empty_like(x), block])
+    assert starts_late(kernel) == is_late
+
+
+def test_the_next_kernel_does_not_wait_for_rows_that_masks_cut() -> None:
+    assert not starts_late(made(scaled, arguments(BLOCK - 8))[0])
+
+
+@tiledsl.jit
+def looked_up(x, places, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.load(places + tl.program_id(0)) * n + at)
+    tl.store(y + tl.program_id(0) * n + at, row / tl.sum(row, axis=0))
+
+
+def test_the_next_kernel_waits_for_no_load_whose_place_is_loaded() -> None:
+    x, places = torch.empty(8, BLOCK), torch.zeros(8, dtype=torch.int32)
+    kernel, _ = made(looked_up, [x, places, torch.empty(8, BLOCK), BLOCK, BLOCK])
+    assert not starts_late(kernel)
 
 
 def test_rows_whose_place_is_loaded_are_not_asked_for() -> None:
@@ -116,7 +176,7 @@ def test_values(n: int, *, persistent: bool) -> None:
     """Rows whose vectors are whole, and at odd addresses."""
     args = arguments(n)
     kernel, runtime = made(scaled, args, persistent=persistent)
-    assert prefetches(kernel.module.source)
+    assert prefetches(kernel.module.source, stays=persistent and n != 4001)
     arrays = {k: numpy_view(v) if isinstance(v, torch.Tensor) else v for k, v in runtime.items()}
     emulate.run(kernel.module, arrays, (3, 1, 1), num_sms=1, seconds=60.0)
     x, w, y = args[:3]

@@ -161,14 +161,15 @@ def softmax(x, y, n, BLOCK: tl.constexpr):
         (softmax, 8192, BF16, 8, False),
         (softmax, 16384, BF16, 16, True),
         (softmax, 8192, F32, 16, True),
-        (centre, 16384, BF16, 8, False),
+        (centre, 16384, BF16, 16, True),
+        (centre, 8192, BF16, 8, False),
         (centre_with_weights, 8192, BF16, 8, True),
     ],
 )
 def test_sixteen_warps(
     kernel: Any, block: int, dtype: torch.dtype, warps: int, *, stays: bool
 ) -> None:
-    """Rows that are reduced twice and fill eight warps twice."""
+    """Rows that fill eight warps twice."""
     x, w = torch.empty(4, block, dtype=dtype), torch.empty(block, dtype=dtype)
     tensors = [x, w, w] if kernel is centre_with_weights else [x, x]
     plan = plan_of(compiled(kernel, [*tensors, block, block])[0])
@@ -235,14 +236,14 @@ def test_what_does_not_fit_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("block", "dtype", "warps", "ctas", "blocks"),
     [
-        (16384, BF16, 8, 1, 2),
+        (16384, BF16, 16, 1, 2),
         (65536, F32, 8, 8, 2),
         (131072, F32, 8, 8, 1),
         (131072, BF16, 8, 8, 2),  # 64 elements of a thread, in 32 registers
     ],
 )
 def test_warps(block: int, dtype: torch.dtype, warps: int, ctas: int, blocks: int) -> None:
-    """Eight, where one or two CTAs on an SM have enough under way."""
+    """Eight in clusters, where one or two CTAs on an SM have enough under way."""
     plan = plan_of(made(centre, block, dtype))
     assert (plan.num_warps, plan.num_ctas, plan.min_blocks) == (warps, ctas, blocks)
 

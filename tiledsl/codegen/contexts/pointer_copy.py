@@ -162,7 +162,7 @@ def prefetch_lanes(op: ops.PrefetchLanes, e: Emission, body: str) -> FetchContex
     """`prefetch_lanes<32, 8, ByEnds>(at_1);`."""
     at = e.names.fresh("at")
     step = max(op.width, op.repeats)
-    call = f"prefetch_lanes<{op.layout.num_regs}, {step}, {mask_kind(op)}>({at});"
+    call = f"prefetch_lanes<{op.layout.num_regs // op.parts}, {step}, {mask_kind(op)}>({at});"
     return FetchContext("true" if op.when is None else e.text(op.when), at, body, call)
 
 

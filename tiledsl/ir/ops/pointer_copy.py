@@ -131,16 +131,26 @@ class FetchLanes(Lanes, opcode="pointer.fetch_lanes", levels=LOWER, effect=Effec
 class PrefetchLanes(Lanes, opcode="pointer.prefetch_lanes", levels=LOWER, effect=Effect.SYNC):
     """Asks for the lines of L2 that hold the elements of a `pointer.load_lanes`, without a value.
 
-    when: whether any are asked for (i1). Ref: PTX ISA, prefetch.
+    when: whether any are asked for (i1). parts: only the first of so many parts of a thread's
+    elements is asked for. Ref: PTX ISA, prefetch.
     """
 
     when: Value | None = operand(default=None, kw_only=True)
+    parts: int = attribute(default=1)
     body: Region = region(factory=Region)
 
     def infer_types(self) -> tuple[Type, ...]:
         if self.when is not None and self.when.type != ScalarType(int1):
             raise TypeMismatch(f"prefetch_lanes: when is {self.when.type}, expected i1")
         return ()
+
+    def verify(self, target: Target) -> None:
+        super().verify(target)
+        if self.parts < 1 or self.layout.num_regs % (self.parts * max(self.width, self.repeats)):
+            raise VerifyError(
+                f"prefetch_lanes: {self.layout.num_regs} elements in vectors of {self.width}, "
+                f"expected {self.parts} parts of whole vectors"
+            )
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
         """Nothing changes."""

@@ -151,6 +151,8 @@ def test_epilogues(name: str) -> None:
 
 
 NORMS = {
+    "flow": {"BM": 128, "BN": 128, "BK": 64},
+    "three consumers": {"BM": 192, "BN": 64, "BK": 64, "num_consumers": 3},
     "two consumers": {"BM": 128, "BN": 128, "BK": 64, "num_consumers": 2, "ping_pong": False},
     "ping-pong": {"BM": 128, "BN": 128, "BK": 64, "ping_pong": True, "cluster": 2},
     "one consumer": {"BM": 64, "BN": 72, "BK": 128},
@@ -172,6 +174,28 @@ def test_norms_before_a_product(name: str) -> None:
     sums = args["w"].astype(np.float32).sum(0)
     layer = {"x": args["x"], "w": args["w"], "sums": sums, "out": args["out"], "eps": 1e-6}
     same_as_interpreter(layer_norm_matmul, layer, ("out",), grid, tolerance=TOLERANCE, **options)
+
+
+# fmt: off
+@tiledsl.jit
+def scaled_by_maximum(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr = tl.auto,
+                      BN: tl.constexpr = tl.auto, BK: tl.constexpr = tl.auto):
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc, top = tl.zeros((BM, BN), tl.float32), tl.zeros((BM,), tl.float32)
+    for k in range(0, x.shape[1], BK):
+        tile = x.load((m, k), (BM, BK))
+        acc = tl.dot(tile, w.load((k, n), (BK, BN)), acc)
+        top = tl.maximum(top, tl.max(tl.abs(tile.to(tl.float32)), axis=1))
+    out.store((m, n), acc / (top[:, None] + 1.0))
+# fmt: on
+
+
+@pytest.mark.parametrize("name", ["flow", "two consumers", "ping-pong", "single role"])
+def test_maxima_of_rows_beside_a_product(name: str) -> None:
+    M, N, K = 136, 200, 200
+    args = {"x": normal(M, K, dtype=BF16), "w": normal(N, K, dtype=BF16).T, "out": nothing(M, N)}
+    grid, options = grid_of(M, N), NORMS[name]
+    same_as_interpreter(scaled_by_maximum, args, ("out",), grid, tolerance=TOLERANCE, **options)
 
 
 CHUNKED = {

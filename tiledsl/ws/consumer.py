@@ -31,6 +31,7 @@ from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.ops.tile import tile_type
 from tiledsl.ir.ops.tma import StoreTile
 from tiledsl.ir.types import SmemType
+from tiledsl.ws.beside import apart
 from tiledsl.ws.channels import Channel
 from tiledsl.ws.consumer_loop import ConsumerLoop
 from tiledsl.ws.deferred_loop import DeferredLoop
@@ -78,6 +79,7 @@ class ConsumerBuilder(ConsumerLoop):
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]
         loads = [o.op for c in self.channels.values() for o in c.loads]
         self.readers = {o.id: {u.op.id for u in graph.users(o.result)} for o in loads}
+        self.always = apart(self, list(self.channels.values()))
         if self.plan.ping_pong:
             self.enter_ping_pong(graph)
         elif self.plan.turns:

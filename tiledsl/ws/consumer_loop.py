@@ -18,9 +18,9 @@ from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.role import ClusterRank
 from tiledsl.ir.ops.role import WarpgroupIndex
-from tiledsl.ir.ops.smem import Read
 from tiledsl.ir.ops.tile import Undef
 from tiledsl.ir.types import TileType
+from tiledsl.ws.beside import add_rows
 from tiledsl.ws.channels import Channel
 from tiledsl.ws.dot_loop import DotLoop
 from tiledsl.ws.made_loop import multiply_made
@@ -43,6 +43,8 @@ class ConsumerLoop(TurnTaking):
     """Per dot that starts from zero, whether it adds to its accumulator in this iteration."""
     is_stored: Value | None = None
     """Whether this warpgroup has anything to store, where it leaves out its products if not."""
+    always: Value | None = None
+    """True, for branches that keep work beside the products apart from them."""
 
     def dot_loop_of(self, channel: Channel) -> DotLoop:
         """The loop that a channel feeds."""
@@ -89,7 +91,7 @@ class ConsumerLoop(TurnTaking):
         self.clone_into(ops[:first])
         if self.is_stored is None:
             self.multiply(found, ops[first:])
-            self.add_rows(found)
+            add_rows(self, found, self.always)
             return [self.get(v) for v in end.values]
         branch = If(
             self.is_stored,
@@ -110,19 +112,6 @@ class ConsumerLoop(TurnTaking):
             self.b.add(mma.Fence())
         self.clone_into(ops)
         self.b.add(mma.Commit(loc=found.dots[-1].loc))
-
-    def add_rows(self, found: DotLoop) -> None:
-        """What is made beside the products, from tiles that are read from their slots."""
-        saved = dict(self.map)
-        for item in found.loads if found.beside else ():
-            if any(u in found.beside for u in self.readers.get(item.op.id, ())):
-                self.map[item.op.result] = self.b.value(Read(self.get(item.op.result)), item.name)
-        for op in found.loop.body.ops:
-            if op.id in found.beside:
-                with self.b.located(op.loc):
-                    self.clone(op)
-                saved.update((r, self.map[r]) for r in op.results)
-        self.map = saved
 
     def release(self, channel: Channel) -> None:
         """Gives a slot back; lanes that read it for themselves have all done so."""

@@ -25,6 +25,7 @@ from tiledsl.ws.loop_schedule import LoopSchedule
 from tiledsl.ws.loop_schedule import dot_clocks
 from tiledsl.ws.loop_schedule import math_clocks
 from tiledsl.ws.loop_schedule import schedule_loop
+from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import store_geometry
@@ -36,6 +37,8 @@ PAIR_REGISTERS = (24, 232, 176)
 """The same for one consumer where two CTAs share an SM."""
 PAIR_ROWS = 128
 """Rows of a tile of which one consumer has two chains of wgmmas."""
+GROUP_ROWS = 2048
+"""Of programs that are visited together, as in plans of products."""
 PAIR_WAVES = 4
 """Tiles for each CTA from which on the last, partly idle round of them costs less than is won."""
 
@@ -300,7 +303,8 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
 
     Programs whose trip count grows along axis 0 start with the longest; axes 1 and 2 are then
     visited in groups whose loop loads fit about half of L2, so that the programs of a group share
-    them.
+    them. Equal programs that share one operand along axis 0 and another along axis 1, as those of
+    a product do, are visited in groups of about `GROUP_ROWS` rows.
     """
     grid = launch.grid(graph.constants)
     axes = bound_axes(flow)
@@ -313,11 +317,26 @@ def tile_order(graph: TileGraph, flow: Flow, launch: Launch) -> tuple[int, int, 
         if isinstance(given, Extents):
             num_bytes += given.elements * tensor_type(tensor, "load").dtype.bytes
     shared = all(0 not in o.axes for f in flow.loops for g in f.groups for o in g)
-    if longest < 0 or not shared or not num_bytes:
+    if longest < 0:
+        return longest, 0, 0 if axes else _product_group(flow)
+    if not shared or not num_bytes:
         return longest, 0, 0
     per_program = num_bytes / max(1, grid[1] * grid[2])
     group = max(1, min(grid[1] * grid[2], int(L2_SHARE_BYTES / max(1.0, per_program))))
     return longest, 2, group
+
+
+def _product_group(flow: Flow) -> int:
+    """Programs of a group along axis 0, 0 where their loops do not load as those of products."""
+    rows: list[int] = []
+    across = False
+    for f in flow.loops:
+        step = constant_step(f.loop)
+        for o in (o for g in f.groups for o in g):
+            if o.axes == frozenset({0}):
+                rows.append(max(1, math.prod(o.smem.shape) // step))
+            across |= o.axes == frozenset({1})
+    return max(1, GROUP_ROWS // max(rows)) if rows and across else 0
 
 
 def _grows(graph: TileGraph, flow: Flow, launch: Launch, grid: Grid) -> bool:

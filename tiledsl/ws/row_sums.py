@@ -1,4 +1,4 @@
-"""Sums of rows of loaded tiles that a dot loop makes beside its products."""
+"""Sums (and extrema) of rows of loaded tiles that a dot loop makes beside its products."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from tiledsl.ir.op import Effect
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Max
+from tiledsl.ir.ops.elementwise import Min
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.reduce import Reduce
 
 
 def row_sums(graph: TileGraph, loop: For) -> frozenset[int]:
-    """Ids of the ops behind carried values that only add up rows of tiles.
+    """Ids of the ops behind carried values that only add up rows of tiles, or find extrema.
 
     c += sum(f(x), 1), whole or in parts, where nothing else reads what lies in between.
     """
@@ -21,7 +23,7 @@ def row_sums(graph: TileGraph, loop: For) -> frozenset[int]:
     assert isinstance(last, Yield)
     for arg, end in zip(loop.carried, last.values, strict=True):
         update = end.defining_op
-        if not isinstance(update, Add) or arg not in (update.a, update.b):
+        if not isinstance(update, Add | Max | Min) or arg not in (update.a, update.b):
             continue
         total = (update.b if update.a is arg else update.a).defining_op
         if not isinstance(total, Reduce) or 0 in total.axes or total.parent is not loop.body:

@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from examples import norm_matmul
 from tests.unit.ws.kernels import first
 from tiledsl.compiled import Kernel
 from tiledsl.errors import ScheduleError
@@ -145,3 +146,18 @@ def test_the_raster_group_that_is_asked_for() -> None:
     assert chosen(4096, 128, raster_group=4).plan.raster_group == 4
     other = chosen(4096, 128, causal=False, raster_group=4)
     assert any("raster_group is ignored" in note for note in other.notes)
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192), (1024, 4096)])
+def test_programs_of_a_product_are_visited_in_groups(shape):
+    """Programs side by side share what they load, as in plans of bare products."""
+    m, n = shape
+    x, w, out = (
+        torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((m, 512), (n, 512), shape)
+    )
+    grid = norm_matmul.grid_of(m, n)
+    kernel = norm_matmul.norm_matmul
+    made = kernel.compile(x, w.t(), out, 1e-6, grid=grid, BM=128, BN=256, BK=64)
+    assert made.plan.raster_group == 16
+    made = kernel.compile(x, w.t(), out, 1e-6, grid=grid, BM=128, BN=256, BK=64, raster_group=4)
+    assert made.plan.raster_group == 4

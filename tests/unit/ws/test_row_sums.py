@@ -17,9 +17,9 @@ from tiledsl.ws.plan import Plan
 
 # fmt: off
 @tiledsl.jit
-def scaled_by_state(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr = 128,
+def scaled_by_maximum(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr = 128,
                     BN: tl.constexpr = 128, BK: tl.constexpr = 64):
-    """What is carried is more than a sum: such a loop is scheduled as a flow."""
+    """A row's largest element is found beside the product, like a sum."""
     m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
     acc, top = tl.zeros((BM, BN), tl.float32), tl.zeros((BM,), tl.float32)
     for k in range(0, x.shape[1], BK):
@@ -27,6 +27,19 @@ def scaled_by_state(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr
         acc = tl.dot(tile, w.load((k, n), (BK, BN)), acc)
         top = tl.maximum(top, tl.max(tl.abs(tile.to(tl.float32)), axis=1))
     out.store((m, n), acc / top[:, None])
+
+
+@tiledsl.jit
+def scaled_by_state(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr = 128,
+                    BN: tl.constexpr = 128, BK: tl.constexpr = 64):
+    """What is carried is more than a sum: such a loop is scheduled as a flow."""
+    m, n = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc, state = tl.zeros((BM, BN), tl.float32), tl.zeros((BM,), tl.float32)
+    for k in range(0, x.shape[1], BK):
+        tile = x.load((m, k), (BM, BK))
+        acc = tl.dot(tile, w.load((k, n), (BK, BN)), acc)
+        state = 0.5 * state + tl.sum(tile.to(tl.float32), axis=1)
+    out.store((m, n), acc * state[:, None])
 # fmt: on
 
 
@@ -76,8 +89,31 @@ def test_what_does_not_go_with_them_is_refused(option):
 
 
 def test_the_schedule_of_a_flow_comes_first():
-    report = norm_matmul.report(*tensors(4096, 4096, 1024), 1e-6, grid=grid_of(4096, 4096))
-    assert "schedule of the loop" in report
+    """Its slots are short blocks of K, and its programs are visited in groups as those of a product."""
+    made = norm_matmul.compile(*tensors(8192, 8192, 4096), 1e-6, grid=grid_of(8192, 8192))
+    assert any("schedule of the loop" in note for note in made.notes)
+    assert made.constants == {"BM": 128, "BN": 256, "BK": 64}
+    assert made.plan.num_stages == 4
+    assert made.plan.raster_group == 16
+
+
+def test_rows_are_read_apart_from_the_wgmmas_of_shared_tiles():
+    """ptxas mixes both otherwise; one warpgroup alone has nothing else to hide them under."""
+    args, grid = tensors(8192, 8192, 4096), grid_of(8192, 8192)
+    made = norm_matmul.compile(*args, 1e-6, grid=grid, num_consumers=2, ping_pong=False)
+    assert "if (always_1) {" in made.module.source
+    assert made.certificate is not None
+    assert made.certificate.proved
+    made = norm_matmul.compile(*args, 1e-6, grid=grid, ping_pong=True)
+    assert "always" not in made.module.source
+
+
+def test_extrema_are_found_beside_products():
+    made = scaled_by_maximum.compile(*tensors(1024, 1024, 1024), grid=(8, 8), num_consumers=2)
+    assert made.certificate is not None
+    assert made.certificate.proved
+    assert made.analysis is not None
+    assert made.analysis.loops[0].beside
 
 
 def test_other_loops_are_flows():

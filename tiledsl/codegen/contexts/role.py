@@ -158,6 +158,19 @@ def cluster_rank(op: ops.ClusterRank, e: Emission) -> PlaceContext:
     return PlaceContext("", True, "", cheap=True)
 
 
+@dataclass(frozen=True)
+class AlwaysContext:
+    """The whole statement, in front of the loops that ask for it."""
+
+    target: str
+
+
+@emits("role.always")
+def always(op: ops.Always, e: Emission) -> AlwaysContext:
+    """`const bool always_1`, which stands in front of loops."""
+    return AlwaysContext(e.assignment(op.result, "always"))
+
+
 @emits("role.first_tile", "role.tile_step")
 def tiles(op: ops.FirstTile | ops.TileStep, e: Emission) -> PlaceContext:
     """`first_tile<2>()`."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tiledsl.dtypes import int1
 from tiledsl.dtypes import int32
 from tiledsl.errors import TypeMismatch
 from tiledsl.errors import VerifyError
@@ -96,6 +99,21 @@ class ClusterRank(Op, opcode="role.cluster_rank", levels=LOWER):
 
     def infer_types(self) -> tuple[Type, ...]:
         return (ScalarType(int32),)
+
+
+class Always(Op, opcode="role.always", levels=LOWER):
+    """True, which ptxas does not know: it keeps a branch on it.
+
+    It mixes no instructions of the branch with those in front and behind. Result: i1.
+    Ref: PTX ISA, %smid.
+    """
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return (ScalarType(int1),)
+
+    def evaluate(self) -> Any:
+        """True."""
+        return np.bool_(True)
 
 
 class FirstTile(Op, opcode="role.first_tile", levels=LOWER):

@@ -50,7 +50,16 @@ def test_large_tiles_with_f32_sums(options):
 
 
 @pytest.mark.parametrize(
-    "shape", [(8192, 8192, 4096), (512, 7168, 2048), (64, 7168, 7168), (131, 640, 1024)], ids=str
+    "shape",
+    [
+        (8192, 8192, 4096),
+        (512, 7168, 2048),
+        (64, 7168, 7168),
+        (32, 7168, 2048),
+        (16, 7168, 4096),
+        (131, 640, 1024),
+    ],
+    ids=str,
 )
 def test_block_scales(shape):
     m, n, _ = shape

@@ -58,6 +58,7 @@ RULES: dict[type[Op], tuple[str, ...]] = {
     smem.View: (),
     smem.Write: (),
     smem.Read: (),
+    smem.Arrived: (),
     smem.Clear: ("first",),
     smem.WriteScalars: ("values",),
     smem.ReadScalars: (),
@@ -219,6 +220,8 @@ class Machine(PlaceRules, MemoryRules):
             raise Fault("balance", what, t.copying[0].op)
         if t.groups or t.open:
             raise Fault("ordering", f"{t.name} ends with wgmmas in flight", t.where)
+        if t.arriving:
+            raise Fault("ordering", f"{t.name} ends with reads that nothing waits for", t.where)
         if t.stores:
             raise Fault(
                 "staging", f"{t.name} ends while its bulk stores may read shared memory", t.where

@@ -119,7 +119,7 @@ class MemoryRules(BarrierRules):
         return clear
 
     def link_read(self, t: Thread, op: smem.Read) -> Does:
-        """A read by the threads: scratch tells of its end, or the wait for a wgmma."""
+        """A read by the threads: scratch tells of its end, a wait for a wgmma, or for the read."""
         slot, ends = t.slot(op.smem), op.scratch is not None
 
         def read() -> None:
@@ -128,8 +128,20 @@ class MemoryRules(BarrierRules):
             slot.state.reads.append(made)
             if op.by_wgmma:
                 t.open.append(made)
+            elif op.awaited:
+                t.arriving.setdefault(op.result, []).append(made)
 
         return read
+
+    def link_arrived(self, t: Thread, op: smem.Arrived) -> Does:
+        """The end of reads by the threads."""
+
+        def arrived(t: Thread = t, values: tuple[Value, ...] = op.values) -> None:
+            for v in values:
+                for made in t.arriving.pop(v, ()):
+                    made.end = t.now
+
+        return arrived
 
     def link_write_scalars(self, t: Thread, op: smem.WriteScalars, *words: int | None) -> Does:
         slot = t.slot(op.smem)

@@ -407,7 +407,7 @@ class PointRun(Run):
                 stand += (reads, parts)
         for t in self.threads:
             stand += (t.where.id if t.where is not None else 0, len(t.groups), len(t.stores))
-            stand.append(len(t.copying))
+            stand += (len(t.copying), len(t.arriving))
             clock, cursors = t.clock, t.cursors
             grown += [cursors[v].n for v in self.code.cursors[t.role] if v in cursors]
             grown += [(clock & known).bit_count() for known in past[t.cta.rank]]

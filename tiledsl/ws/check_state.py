@@ -490,6 +490,8 @@ class Thread:
         self.fence_clock: Clock = 0
         # Reads of wgmmas that each warp has waited for, with no barrier since.
         self.waited: list[Read] = []
+        # Reads by threads that `smem.arrived` waits for, by what they read.
+        self.arriving: dict[Value, list[Read]] = {}
         self.reduced = False
 
     def tick(self) -> None:

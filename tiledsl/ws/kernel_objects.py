@@ -234,8 +234,9 @@ class KernelObjects(StoreLowering):
     def make_pins(self) -> None:
         """Where pinned values would be stored."""
         pins = self.graph.find(mma.Pin)
-        reads = [op for op in self.graph.find(smem.Read) if not op.by_wgmma]
-        if not pins and not reads and self.streamed is None:
+        reads = [op for op in self.graph.find(smem.Read) if not (op.by_wgmma or op.awaited)]
+        ends = self.graph.find(smem.Arrived)
+        if not (pins or reads or ends) and self.streamed is None:
             return
         at = self.smem.take("pins", 16, align=16)
         scratch = self.b.value(smem.Buffer(SmemType((4,), float32, 0, 0), 1, at), "pins")
@@ -243,6 +244,8 @@ class KernelObjects(StoreLowering):
             self.streamed.scratch = scratch
         for op in pins:
             self.graph.replace_op(op, mma.Pin(op.value, scratch, loc=op.loc))
+        for op in ends:
+            self.graph.replace_op(op, smem.Arrived(op.values, scratch, loc=op.loc))
         for op in reads:
             type_ = op.result.type
             new = smem.Read(

@@ -96,7 +96,11 @@ class KernelShape:
         A tile whose rows are added up beside the products is read as 16-bit elements.
         """
         rows = tile[0] * tile[2] // (128 * plan.warpgroups_per_tile) if self.row_sums else 0
-        sums = accumulator_regs(plan, tile, self.tiles_alive(tile)) * self.acc_bits // 32
+        sums = (
+            accumulator_regs(plan, tile, self.tiles_alive(tile, plan.mma_depth))
+            * self.acc_bits
+            // 32
+        )
         made = self.made.registers(plan, tile) if self.made is not None else 0
         return sums + rows * 3 // 4 + made
 
@@ -104,9 +108,12 @@ class KernelShape:
         """Elements of a consumer thread that the loop leaves behind."""
         return accumulator_regs(plan, tile, self.num_sums if self.partial is None else 1)
 
-    def tiles_alive(self, tile: tuple[int, int, int]) -> int:
-        """Tiles of the product's size that a loop keeps in registers."""
-        return self.num_sums if self.partial is None else self.partial.tiles_alive(tile[2])
+    def tiles_alive(self, tile: tuple[int, int, int], depth: int = 1) -> int:
+        """Tiles of the product's size that a loop keeps in registers.
+
+        depth: iterations whose products are in flight, where CUDA cores go on with these.
+        """
+        return self.num_sums if self.partial is None else self.partial.tiles_alive(tile[2], depth)
 
     @property
     def may_split(self) -> bool:

@@ -14,21 +14,28 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from tiledsl.dtypes import int1
+from tiledsl.dtypes import int32
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
 from tiledsl.ir.ops import mma
+from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.ops.elementwise import Add
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Compare
 from tiledsl.ir.ops.elementwise import Constant
+from tiledsl.ir.ops.elementwise import Mod
+from tiledsl.ir.ops.elementwise import Mul
 from tiledsl.ir.ops.elementwise import Or
+from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.tile import Transpose
 from tiledsl.ir.ops.tile import Undef
+from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.channels import Channel
 from tiledsl.ws.dot_loop import DotLoop
@@ -173,17 +180,48 @@ class PartialLoop:
             state = self.first(at, upper, state, j)
         if self.num_chunks:
             at = b.value(Add(lower, maker.like(lower, self.num_chunks * step)))
+        if maker.plan.mma_depth > 1:
+            middle = self.end_of_pairs(at, upper, step)
+            state = self.loop_over(at, middle, 2 * step, state, self.pair)
+            maker.map = dict(saved)
+            state = self.first(middle, upper, state, None)
+        else:
+            state = self.loop_over(at, upper, step, state, self.iteration)
+        maker.map = saved
+        return state[: len(loop.carried)]
+
+    def loop_over(
+        self,
+        lower: Value,
+        upper: Value,
+        step: int,
+        state: list[Value],
+        emit: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """A loop like the program's, whose body `emit` makes; what it leaves behind."""
+        maker, b, loop = self.maker, self.b, self.loop
         body = Region()
         iv = body.add_arg(loop.iv.type, loop.iv.name)
         args = [body.add_arg(v.type, n) for v, n in zip(state, self.names, strict=True)]
-        new = For(at, upper, maker.get(loop.step), tuple(state), body=body, loc=loop.loc)
+        stride = maker.get(loop.step) if step == constant_step(loop) else maker.like(lower, step)
+        new = For(lower, upper, stride, tuple(state), body=body, loc=loop.loc)
         with b.at(body), b.located(loop.loc):
-            b.add(Yield(tuple(self.iteration(iv, args, lambda: None))))
-        maker.map = saved
+            b.add(Yield(tuple(emit(iv, args))))
         b.add(new)
         for r, n in zip(new.results, self.names, strict=True):
             r.name = n
-        return list(new.results[: len(loop.carried)])
+        return list(new.results)
+
+    def end_of_pairs(self, lower: Value, upper: Value, step: int) -> Value:
+        """Where the last iteration starts that has no other to go with, or the loop ends."""
+        maker, b = self.maker, self.b
+        trips = maker.trip_count(lower, upper, step)
+        paired = b.value(Sub(trips, b.value(Mod(trips, maker.const(2)))))
+        span = b.value(Mul(paired, maker.const(step)))
+        assert isinstance(lower.type, ScalarType)
+        if lower.type.dtype != int32:
+            span = b.value(Cast(span, lower.type.dtype))
+        return b.value(Add(lower, span), "paired")
 
     @property
     def num_chunks(self) -> int:
@@ -195,8 +233,8 @@ class PartialLoop:
     def names(self) -> list[str]:
         return [v.name for v in (*self.loop.carried, *(o.results[0] for o, _ in self.ahead))]
 
-    def first(self, at: Value, upper: Value, state: list[Value], chunk: int) -> list[Value]:
-        """A peeled iteration, if the loop has it, over the store of a chunk."""
+    def first(self, at: Value, upper: Value, state: list[Value], chunk: int | None) -> list[Value]:
+        """An iteration outside of the loop, if there is one, over the store of a chunk."""
         maker, b = self.maker, self.b
         there = b.value(Compare("lt", at, upper), "has_slot")
         names = tuple(self.names)
@@ -204,24 +242,38 @@ class PartialLoop:
         b.add(branch)
         saved = dict(maker.map)
         with b.at(branch.then), b.located(self.loop.loc):
-            b.add(Yield(tuple(self.iteration(at, state, lambda: maker.store_pending(chunk)))))
+            b.add(Yield(tuple(self.iteration(at, state, chunk))))
         maker.map = saved
         with b.at(branch.orelse):
-            maker.store_pending(chunk)
+            if chunk is not None:
+                maker.store_pending(chunk)
             b.add(Yield(tuple(state)))
         return list(branch.results)
 
     # ------------------------------------------------------------------ one iteration
-    def iteration(
-        self, iv: Value, state: list[Value], under_products: Callable[[], None]
-    ) -> list[Value]:
-        """One iteration; `under_products` emits what else runs while the tensor core works."""
-        maker, b, loop = self.maker, self.b, self.loop
-        carried = len(loop.carried)
-        maker.map[loop.iv] = iv
-        maker.map.update(zip(loop.carried, state[:carried], strict=True))
-        for (op, _), v in zip(self.ahead, state[carried:], strict=True):
-            maker.map[op.results[0]] = v
+    def iteration(self, iv: Value, state: list[Value], chunk: int | None = None) -> list[Value]:
+        """One iteration; chunk: of a pending result, stored while the tensor core works."""
+        return self.end(iv, state, self.start(iv), chunk=chunk)
+
+    def pair(self, iv: Value, state: list[Value]) -> list[Value]:
+        """Two iterations, whose products are started together."""
+        maker, saved = self.maker, dict(self.maker.map)
+        first = self.start(iv)
+        known = maker.map
+        maker.map = saved
+        following = self.b.value(
+            Add(iv, maker.like(iv, constant_step(self.loop))), self.loop.iv.name
+        )
+        second = self.start(following)
+        later, maker.map = maker.map, known
+        state = self.end(iv, state, first, pending=len(second))
+        maker.map = later
+        return self.end(following, state, second)
+
+    def start(self, iv: Value) -> list[tuple[mma.Dot, Value]]:
+        """Gets a slot and starts its products."""
+        maker = self.maker
+        maker.map[self.loop.iv] = iv
         maker.get_channel(self.channel)
         maker.clone_into([*self.views])
         if maker.plan.turns:
@@ -229,12 +281,30 @@ class PartialLoop:
         products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
         if maker.plan.turns:
             maker.leave_order()
-        read_vectors(maker, loop, self.vectors)
+        return products
+
+    def end(
+        self,
+        iv: Value,
+        state: list[Value],
+        products: list[tuple[mma.Dot, Value]],
+        *,
+        pending: int = 0,
+        chunk: int | None = None,
+    ) -> list[Value]:
+        """What follows on the start of products; `pending` others were started behind them."""
+        maker, b, loop = self.maker, self.b, self.loop
+        carried = len(loop.carried)
+        maker.map.update(zip(loop.carried, state[:carried], strict=True))
+        for (op, _), v in zip(self.ahead, state[carried:], strict=True):
+            maker.map[op.results[0]] = v
+        read = read_vectors(maker, loop, self.vectors)
         maker.clone_into(self.early)
         step = maker.like(iv, constant_step(loop))
         following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []
-        under_products()
-        self.finish(products)
+        if chunk is not None:
+            maker.store_pending(chunk)
+        self.finish(products, pending, read)
         maker.clone_into(self.math)
         end = loop.body.terminator
         assert isinstance(end, Yield)
@@ -263,16 +333,21 @@ class PartialLoop:
             b.add(mma.Commit())
         return new.result
 
-    def finish(self, products: list[tuple[mma.Dot, Value]]) -> None:
-        """Waits for the products in order and adds their parts up; the slot goes back."""
+    def finish(self, products: list[tuple[mma.Dot, Value]], behind: int, read: list[Value]) -> None:
+        """Waits for the products in order and adds their parts up; the slot goes back.
+
+        behind: products of other slots that were started later. read: tiles read from the slot.
+        """
         b = self.b
         for dot in self.found.dots:
             self.maker.map.pop(dot.result, None)
         for i, (dot, value) in enumerate(products):
             pending = len(products) - 1 - i
-            wait = mma.Wait((value,), pending=pending, loc=dot.loc, names=("partial",))
+            wait = mma.Wait((value,), pending=pending + behind, loc=dot.loc, names=("partial",))
             b.add(wait)
             if not pending:
+                if read:
+                    b.add(smem.Arrived(tuple(read), loc=self.loop.loc))
                 b.add(aref.Consumed(self.channel.aref))
             self.add_part(dot, wait.results[0])
 

@@ -27,8 +27,13 @@ class Partial:
         """Products that one dot over K elements is made of."""
         return -(-K // self.promote) if self.promote else 1
 
-    def tiles_alive(self, K: int) -> int:
-        return self.carried + self.dots * self.parts(K)
+    def tiles_alive(self, K: int, depth: int = 1) -> int:
+        """Sums, and products of as many iterations as are in flight."""
+        return self.carried + self.dots * self.parts(K) * depth
+
+    def may_pair(self, K: int) -> bool:
+        """Whether an iteration starts one product only, under which nothing else runs."""
+        return self.dots * self.parts(K) == 1
 
     def adds(self, K: int) -> int:
         """Passes over a tile's elements in an iteration."""

@@ -74,11 +74,23 @@ class Sizes:
         if self._stored is None:
             groups = plan.warpgroups_per_tile if plan.split_dim == 0 else 1
             return tile[0] // groups * 128 * plan.num_consumers
-        major, turned = self._stored
+        across, _ = self.stored_part(plan, tile, *self._stored)
+        return across * 128 * plan.num_consumers
+
+    def stored_part(
+        self, plan: Plan, tile: tuple[int, int, int], major: int, turned: bool
+    ) -> tuple[int, int]:
+        """Extents of what a warpgroup stores of a tile: across the contiguous dimension, along."""
         part = [tile[1], tile[0]] if turned else [tile[0], tile[1]]
         if plan.warpgroups_per_tile > 1:
             part[1 - plan.split_dim if turned else plan.split_dim] //= plan.warpgroups_per_tile
-        return part[1 - major] * 128 * plan.num_consumers
+        return part[1 - major], part[major]
+
+    def stores_once(self, plan: Plan, tile: tuple[int, int, int]) -> bool:
+        """Whether a warpgroup stages one chunk in all, which one buffer takes."""
+        if plan.persistent or self._stored is None:
+            return False
+        return self.stored_part(plan, tile, *self._stored)[1] * self.shape.out_bits <= 128 * 8
 
     def channel_bytes(self, tile: tuple[int, int, int]) -> int:
         """Bytes of what a role loads for one chunk of an epilogue."""

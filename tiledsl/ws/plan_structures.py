@@ -39,13 +39,9 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
                     n == 1 or cols % (part * n) or cols // n > 256 or rows % (64 * n) == 0
                 ):
                     continue
-                alone = shape.partial is not None or shape.made is not None
-                depth = 1 if n == 2 or alone else 2
-                base = Plan(num_consumers=n, split=split, swapped=swapped, mma_depth=depth)
-                regs = shape.sum_regs(base, tile)
-                most = MOST_SUMS if shape.partial is None or n != 2 else MOST_PARTIAL_SUMS
-                if regs <= (most if n < 3 else 128) and not (n == 3 and cols > 192):
-                    yield base
+                if n < 3 or cols <= 192:
+                    base = Plan(num_consumers=n, split=split, swapped=swapped)
+                    yield from in_flight(base, tile, shape)
         # Turns of whole loops would keep one warpgroup's sums from the other's wgmmas.
         alternates = shape.partial is None and shape.made is None
         words = rows * cols * dots * shape.acc_bits // 32
@@ -53,6 +49,24 @@ def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None
             yield Plan(num_consumers=2, ping_pong=True, swapped=swapped, mma_depth=2)
         if swap is None and not swapped and M % 64 == 0 and N % 8 == 0:
             break
+
+
+def in_flight(base: Plan, tile: tuple[int, int, int], shape: KernelShape) -> Iterator[Plan]:
+    """The plan with as many iterations' products in flight as its registers hold.
+
+    What CUDA cores do with products runs under those of other warpgroups; one that is alone starts
+    those of two iterations together.
+    """
+    n, partial = base.num_consumers, shape.partial
+    if partial is None or shape.made is not None:
+        depths = (1,) if n == 2 or shape.made is not None else (2,)
+    else:
+        depths = (2, 1) if n == 1 and partial.may_pair(tile[2]) else (1,)
+    most = 128 if n > 2 else MOST_SUMS if n == 1 or partial is None else MOST_PARTIAL_SUMS
+    for depth in depths:
+        plan = revised(base, mma_depth=depth)
+        if shape.sum_regs(plan, tile) <= most:
+            yield plan
 
 
 class Structures:
@@ -68,6 +82,8 @@ class Structures:
     def of(self, tile: tuple[int, int, int], problem: Problem) -> Iterator[Plan]:
         """All of a tile."""
         for base in structures(tile, self.shape, self.overrides.swap_operands):
+            if self.shape.partial is not None and base.mma_depth > 1 and problem.cuts_blocks:
+                continue  # each version of the loop would have three products for one
             yield from self.variants(self.in_turns(base), tile, problem)
 
     def in_turns(self, base: Plan) -> Plan:

@@ -187,7 +187,8 @@ class Planner:
         reduce = owned * (plan.split_k - 1) * stored * 512
         room = self.sizes.room_bytes(plan) - self.sizes.spare_bytes - reduce
         depth, buffers = 0, 1
-        for buffers in (2, 1) if not plan.ping_pong else (1,):
+        once = plan.ping_pong or self.sizes.stores_once(plan, tile)
+        for buffers in (1,) if once else (2, 1):
             depth = min(MAX_STAGES, (room - staging * buffers) // slot)
             if depth >= (self.overrides.num_stages or 4):
                 break

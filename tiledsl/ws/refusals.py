@@ -163,7 +163,8 @@ def _of_kernel(shape: KernelShape, o: Overrides, tiles: list[Tile]) -> Iterator[
     many = (o.cluster or o.split_k or 1) > 1
     splits = (o.split_k or 1) > 1
     if shape.partial is not None and (o.mma_depth or 1) > 1:
-        why = "the loop's products are added up outside of the tensor core, one group in flight"
+        why = "the loop's products are added up outside of the tensor core, those of one iteration "
+        why += "at a time, or of two (mma_depth=2) where one warpgroup has a product in each"
         yield why, f"{leave}, or give mma_depth=1"
     if not shape.top_level and (o.ping_pong or splits or (o.cluster or 1) > 1):
         why = "ping_pong, split_k and cluster need a dot loop that no loop or branch stands around"

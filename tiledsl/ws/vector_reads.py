@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 def read_vectors(
     maker: ConsumerLoop, loop: For, vectors: Iterable[SlotVector], *, by_wgmma: bool = False
-) -> None:
-    """Reads the vectors of the slot that was got last. by_wgmma: see smem.read."""
-    b = maker.b
+) -> list[Value]:
+    """Reads the vectors of the slot that was got last.
+
+    by_wgmma: see smem.read; where it is not so, `smem.arrived` has to wait for what is returned.
+    """
+    b, out = maker.b, list[Value]()
     for item in vectors:
         slot = maker.get(item.op.result)
         with b.located(item.op.loc):
@@ -32,8 +35,11 @@ def read_vectors(
             with b.located(op.loc):
                 first = part_at(maker, front, at)
                 shape = tile_type(op.result, "load").shape
-                read = Read(slot, first=first, shape=shape, by_wgmma=by_wgmma)
-                maker.map[op.result] = b.value(read, op.result.name or item.name)
+                ends = {"by_wgmma": by_wgmma, "awaited": not by_wgmma}
+                read = Read(slot, first=first, shape=shape, **ends)
+                out.append(b.value(read, op.result.name or item.name))
+                maker.map[op.result] = out[-1]
+    return out
 
 
 def part_at(maker: ConsumerLoop, front: Value | None, at: int) -> Value | None:

@@ -389,20 +389,28 @@ template <int BLOCK, int FIRST, int COLS, class T, int N> TDSL_FN void part_arri
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
                : "memory");
 }
-template <class T, int N> TDSL_FN void arrived(const T (&x)[N], u32 scratch) {
+template <class T, int N> TDSL_FN u32 any_bits(const T (&x)[N]) {
   static_assert(sizeof(T) == 4);
   u32 all = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) all |= bits_as<u32>(x[j]);
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
-               : "memory");
+  return all;
 }
-template <class T, int N> TDSL_FN void arrived(const Packed<T, N>& x, u32 scratch) {
+template <class T, int N> TDSL_FN u32 any_bits(const Packed<T, N>& x) {
   u32 all = 0;
 #pragma unroll
   for (int j = 0; j < Packed<T, N>::WORDS; ++j) all |= x.w[j];
+  return all;
+}
+template <class X> TDSL_FN void arrived(const X& x, u32 scratch) {
+  const u32 all = any_bits(x);
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x7FC1FFFE;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(all), "r"(scratch)
                : "memory");
+}
+// As arrived, one test for several.
+template <class... X> TDSL_FN void all_arrived(u32 scratch, const X&... x) {
+  const u32 all[1] = {(any_bits(x) | ...)};
+  arrived(all, scratch);
 }
 
 }  // namespace tdsl

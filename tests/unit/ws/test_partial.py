@@ -196,6 +196,46 @@ def test_few_rows_with_scales_take_a_warpgroup_that_streams_64_columns() -> None
     assert plan.prefetch >= 4
 
 
+def test_a_warpgroup_alone_starts_the_products_of_two_iterations(tmp_path: Path) -> None:
+    """One test of all scales stands behind the products that they are read under."""
+    kernel = scaled(64, 7168, 2048, tmp_path)
+    assert isinstance(kernel.plan, Plan)
+    assert (kernel.plan.num_consumers, kernel.plan.mma_depth) == (1, 2)
+    graph = parse_graph((tmp_path / "20_partition.tir").read_text(encoding="utf-8"))
+    (role,) = [r for r in graph.find(Role) if not r.single_thread]
+    (body,) = loops_of(list(role.body.walk()))
+    kinds = (aref.Get, mma.Issue, mma.Wait, smem.Read, smem.Arrived, aref.Consumed)
+    order = [type(o).__name__ for o in body if isinstance(o, kinds)]
+    ends = ["Read", "Read", "Wait", "Arrived", "Consumed"]
+    assert order == ["Get", "Issue", "Get", "Issue", *ends, *ends]
+    assert [o.pending for o in body if isinstance(o, mma.Wait)] == [1, 0]
+    issues = [o for o in role.body.walk() if isinstance(o, mma.Issue)]
+    assert len(issues) == 3, "an iteration that has no other to go with"
+    assert kernel.certificate is not None
+    assert kernel.certificate.proved
+
+
+def test_a_slot_that_goes_back_before_its_scales_have_arrived_is_found() -> None:
+    for shape in ((64, 7168, 2048), (512, 7168, 2048)):
+        kernel = scaled(*shape)
+        assert kernel.machine is not None
+        arrived = next(o for o in consumer(kernel) if isinstance(o, smem.Arrived))
+        kernel.machine.erase(arrived)
+        assert check(kernel.machine).failure.startswith("ordering")
+
+
+def test_one_chunk_is_staged_in_one_buffer() -> None:
+    """The other one would take the room of a slot."""
+    for options, buffers in (
+        ({"BN": 64}, 1),
+        ({"BN": 128}, 2),
+        ({"BN": 64, "persistent": True}, 2),
+    ):
+        plan = scaled(128, 7168, 2048, BM=128, split_k=1, **options).plan
+        assert isinstance(plan, Plan)
+        assert plan.store_buffers == buffers, options
+
+
 def test_scales_without_a_tensor_map_are_loaded_an_iteration_ahead(tmp_path: Path) -> None:
     scaled(254, 256, 1024, tmp_path, BN=128)
     _, body = partitioned(tmp_path)
@@ -332,9 +372,10 @@ def test_spellings_of_a_scale_for_each_block(spelling: str, loops: int) -> None:
     assert kernel.certificate.proved
 
 
-def test_a_second_group_in_flight_is_refused() -> None:
+@pytest.mark.parametrize("more", [{"mma_depth": 3}, {"mma_depth": 2, "num_consumers": 2}])
+def test_more_groups_in_flight_are_refused(more: dict[str, int]) -> None:
     with pytest.raises(ScheduleError, match="added up outside of the tensor core"):
-        fp8(4096, 4096, 4096, mma_depth=2)
+        fp8(4096, 4096, 4096, **more)
 
 
 @pytest.mark.parametrize(
@@ -415,15 +456,23 @@ def test_a_loop_that_stores_its_products_is_left_to_other_forms() -> None:
     assert kernel.plan.dynamic, "a loop of its own schedule"
 
 
-@pytest.mark.parametrize("options", [{"BM": 128, "BN": 128}, {"BM": 64, "BN": 128, "split_k": 2}])
+@pytest.mark.parametrize(
+    ("options", "K"),
+    [
+        ({"BM": 128, "BN": 128}, 1040),
+        ({"BM": 64, "BN": 128, "split_k": 2}, 1040),
+        *(({"BM": 64, "BN": 64, "num_consumers": 1, "mma_depth": 2}, K) for K in (128, 1024, 1040)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("M", [136, 138])
-def test_simulation_scales_blocks(M: int, options: dict[str, int]) -> None:
+def test_simulation_scales_blocks(M: int, options: dict[str, int], K: int) -> None:
     """With scales in the slots, and without (rows of 138 scales are no multiple of 16 bytes)."""
-    N, K = 512, 1040
+    N = 512
     kernel = scaled(M, N, K, **options)
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal((x, K)).astype(E4M3) for x in (M, N))
-    sa, sb = (rng.random((9, x), dtype=np.float32) + 0.5 for x in (M, N // 128))
+    sa, sb = (rng.random((-(-K // 128), x), dtype=np.float32) + 0.5 for x in (M, N // 128))
     wide = a.astype(np.float64) * np.repeat(sa.T, 128, 1)[:, :K]
     want = wide @ (b.astype(np.float64) * np.repeat(np.repeat(sb.T, 128, 0), 128, 1)[:, :K]).T
     grid = (*grid_of(M, N)(kernel.constants), 1)
@@ -437,12 +486,14 @@ OPTIONS = {
     "cooperative": {"BM": 128, "BN": 128, "cluster": 1},
     "two parts": {"BM": 128, "BN": 64, "BK": 256, "cluster": 1},
     "split": {"BM": 64, "BN": 128, "split_k": 2},
+    "two iterations": {"BM": 64, "BN": 64, "BK": 128, "mma_depth": 2, "cluster": 1},
+    "two iterations, split": {"BM": 64, "BN": 64, "BK": 128, "mma_depth": 2, "split_k": 2},
 }
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_simulation_gives_the_result(name: str) -> None:
-    M, N, K = (136, 128, 400) if name != "split" else (64, 128, 1040)
+    M, N, K = (64, 128, 1040) if "split" in name else (136, 128, 400)
     kernel = fp8(M, N, K, sms=2, **OPTIONS[name])
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal((x, K)).astype(E4M3) for x in (M, N))

@@ -273,6 +273,22 @@ def read(op: ops.Read, e: Emission) -> FragmentContext | ElementsContext | PartC
     return replace(context, pins="\n".join(pins))
 
 
+@dataclass(frozen=True)
+class ArrivedContext:
+    """The registers of several tiles, and where a store would go."""
+
+    scratch: str
+    values: str
+
+
+@emits("smem.arrived")
+def arrived(op: ops.Arrived, e: Emission) -> ArrivedContext:
+    """`all_arrived(pins_1, rows_3, sb_3);`."""
+    if op.scratch is None:
+        raise CodegenError("smem.arrived: no scratch memory")
+    return ArrivedContext(e.text(op.scratch), ", ".join(e.text(v) for v in op.values))
+
+
 def _part_read(
     op: ops.Read, e: Emission, type_: TileType, source: SmemType, name: str
 ) -> PartContext:

@@ -125,6 +125,7 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     which the slot holds some columns; only these registers are written.
     by_wgmma: the wgmmas of the next group multiply what is made of all values, so that these have
     arrived when that group is waited for.
+    awaited: `smem.arrived` waits for it.
     """
 
     smem: Value = operand()
@@ -133,10 +134,30 @@ class Read(Op, opcode="smem.read", levels=LOWER, effect=Effect.READ):
     shape: tuple[int, ...] = attribute(default=())
     part: tuple[int, ...] = attribute(default=())
     by_wgmma: bool = attribute(default=False)
+    awaited: bool = attribute(default=False)
 
     def infer_types(self) -> tuple[Type, ...]:
         t = smem_type(self.smem, "read")
         return (TileType(self.shape or t.shape, t.dtype),)
+
+
+class Arrived(Op, opcode="smem.arrived", levels=LOWER, effect=Effect.SYNC):
+    """Tiles that were read from shared memory are in the registers; slots may be given back.
+
+    One test for all of them, behind what they are read under: ptxas waits for a tile where it is
+    tested, and of loads between wgmmas that holds up those that follow.
+    scratch: 4 bytes of shared memory that nobody reads.
+    """
+
+    values: tuple[Value, ...] = operands()
+    scratch: Value | None = operand(default=None)
+
+    def infer_types(self) -> tuple[Type, ...]:
+        return ()
+
+    def verify(self, target: Target) -> None:
+        if not self.values:
+            raise VerifyError("arrived: no tile to wait for")
 
 
 class WriteScalars(Op, opcode="smem.write_scalars", levels=LOWER, effect=Effect.WRITE):

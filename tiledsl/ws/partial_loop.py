@@ -10,6 +10,7 @@ come in the slots (`slot_vectors`), or, like other small blocks, are loaded one 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import aref
+from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import mma
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.control import For
@@ -76,6 +78,14 @@ def made_from(body: Region, sources: list[Value]) -> set[int]:
             known.update(op.results)
             out.add(op.id)
     return out
+
+
+@dataclass(frozen=True)
+class Started:
+    """Products of an iteration that run, and tiles read from its slot."""
+
+    products: list[tuple[mma.Dot, Value]]
+    read: list[Value]
 
 
 class PartialLoop:
@@ -266,45 +276,54 @@ class PartialLoop:
         )
         second = self.start(following)
         later, maker.map = maker.map, known
-        state = self.end(iv, state, first, pending=len(second))
+        state = self.end(iv, state, first, pending=len(second.products))
         maker.map = later
         return self.end(following, state, second)
 
-    def start(self, iv: Value) -> list[tuple[mma.Dot, Value]]:
-        """Gets a slot and starts its products."""
+    def start(self, iv: Value) -> Started:
+        """Gets a slot and starts its products.
+
+        Loads from shared memory wait for the wgmmas that read it, also those of other warpgroups:
+        vectors are read in front of them. Those who take turns have the time, and others wait.
+        """
         maker = self.maker
         maker.map[self.loop.iv] = iv
         maker.get_channel(self.channel)
         maker.clone_into([*self.views])
         if maker.plan.turns:
             maker.enter_order()
+        read = [] if maker.plan.turns else read_vectors(maker, self.loop, self.vectors)
+        if read:
+            self.b.add(barrier.WarpSync())  # ptxas leaves the loads in front of it
         products = [(d, self.issue(d, k)) for d in self.found.dots for k in parts_of_K(d)]
         if maker.plan.turns:
             maker.leave_order()
-        return products
+        return Started(products, read)
 
     def end(
         self,
         iv: Value,
         state: list[Value],
-        products: list[tuple[mma.Dot, Value]],
+        started: Started,
         *,
         pending: int = 0,
         chunk: int | None = None,
     ) -> list[Value]:
-        """What follows on the start of products; `pending` others were started behind them."""
+        """What follows on the start of products; `pending` others were started behind those."""
         maker, b, loop = self.maker, self.b, self.loop
         carried = len(loop.carried)
         maker.map.update(zip(loop.carried, state[:carried], strict=True))
         for (op, _), v in zip(self.ahead, state[carried:], strict=True):
             maker.map[op.results[0]] = v
-        read = read_vectors(maker, loop, self.vectors)
+        read = started.read
+        if maker.plan.turns:
+            read = read_vectors(maker, loop, self.vectors)
         maker.clone_into(self.early)
         step = maker.like(iv, constant_step(loop))
         following = self.load_ahead(b.value(Add(iv, step))) if self.ahead else []
         if chunk is not None:
             maker.store_pending(chunk)
-        self.finish(products, pending, read)
+        self.finish(started.products, pending, read)
         maker.clone_into(self.math)
         end = loop.body.terminator
         assert isinstance(end, Yield)

@@ -35,8 +35,7 @@ def read_vectors(
             with b.located(op.loc):
                 first = part_at(maker, front, at)
                 shape = tile_type(op.result, "load").shape
-                ends = {"by_wgmma": by_wgmma, "awaited": not by_wgmma}
-                read = Read(slot, first=first, shape=shape, **ends)
+                read = Read(slot, first=first, shape=shape, by_wgmma=by_wgmma, awaited=not by_wgmma)
                 out.append(b.value(read, op.result.name or item.name))
                 maker.map[op.result] = out[-1]
     return out

@@ -160,8 +160,10 @@ def partitioned(path: Path) -> tuple[Role, list[Op]]:
     return next(r for r in graph.find(Role) if r.single_thread), body
 
 
-def test_scales_come_in_the_slots_of_the_operands(tmp_path: Path) -> None:
-    kernel = scaled(256, 512, 1024, tmp_path, BM=128, BN=128)
+@pytest.mark.parametrize("turns", [True, False])
+def test_scales_come_in_the_slots_of_the_operands(turns: bool, tmp_path: Path) -> None:
+    """Those who take turns read them under their products, others in front of them."""
+    kernel = scaled(256, 512, 1024, tmp_path, BM=128, BN=128, ping_pong=turns)
     producer, body = partitioned(tmp_path)
     (put,) = [o for o in producer.body.walk() if isinstance(o, aref.Put)]
     shapes = [o.block_shape for o in put.body.ops if isinstance(o, Load)]
@@ -172,7 +174,7 @@ def test_scales_come_in_the_slots_of_the_operands(tmp_path: Path) -> None:
         next(i for i, o in enumerate(body) if isinstance(o, k)) for k in (mma.Issue, mma.Wait)
     )
     assert len(reads) == 2
-    assert all(issue < i < wait for i in reads)
+    assert all(issue < i < wait if turns else i < issue for i in reads)
     assert len(body[-1].operands) == 1, "the loop carries the sums alone"
     assert kernel.certificate is not None
     assert kernel.certificate.proved
@@ -197,7 +199,7 @@ def test_few_rows_with_scales_take_a_warpgroup_that_streams_64_columns() -> None
 
 
 def test_a_warpgroup_alone_starts_the_products_of_two_iterations(tmp_path: Path) -> None:
-    """One test of all scales stands behind the products that they are read under."""
+    """Their scales are read in front of them, and tested behind them."""
     kernel = scaled(64, 7168, 2048, tmp_path)
     assert isinstance(kernel.plan, Plan)
     assert (kernel.plan.num_consumers, kernel.plan.mma_depth) == (1, 2)
@@ -206,8 +208,8 @@ def test_a_warpgroup_alone_starts_the_products_of_two_iterations(tmp_path: Path)
     (body,) = loops_of(list(role.body.walk()))
     kinds = (aref.Get, mma.Issue, mma.Wait, smem.Read, smem.Arrived, aref.Consumed)
     order = [type(o).__name__ for o in body if isinstance(o, kinds)]
-    ends = ["Read", "Read", "Wait", "Arrived", "Consumed"]
-    assert order == ["Get", "Issue", "Get", "Issue", *ends, *ends]
+    start, end = ["Get", "Read", "Read", "Issue"], ["Wait", "Arrived", "Consumed"]
+    assert order == [*start, *start, *end, *end]
     assert [o.pending for o in body if isinstance(o, mma.Wait)] == [1, 0]
     issues = [o for o in role.body.walk() if isinstance(o, mma.Issue)]
     assert len(issues) == 3, "an iteration that has no other to go with"

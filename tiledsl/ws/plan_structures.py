@@ -7,12 +7,16 @@ from math import prod
 
 from tiledsl.target import Target
 from tiledsl.ws.cost import Problem
+from tiledsl.ws.cost import l2_clocks
 from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.plan import revised
 from tiledsl.ws.plan_sizes import MOST_PARTIAL_SUMS
 from tiledsl.ws.plan_sizes import MOST_SUMS
+
+LATE = 1.3
+"""By how much longer than the tensor core L2 takes for a slot that comes late."""
 
 
 def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None) -> Iterator[Plan]:
@@ -90,9 +94,8 @@ class Structures:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.
 
         Three gain 1 to 2 % by it. Two that only add lose 2 to 7 %; with scales in the slots two
-        gain 9 to 16 %, three 4 to 7 %. Where the larger operand is read once, and so comes from
-        HBM, two wait for slots, not for each other: block scales, 128 x 7168 x 7168, 128 x 64, 23.5
-        us in turns, 18.2 as they can.
+        gain 9 to 16 %, three 4 to 7 %. Where slots come late, two wait for these, not for each
+        other: block scales, 128 x 7168 x 7168, 128 x 64, 23.5 us in turns, 17.8 as they can.
         """
         s, asked = self.shape, self.overrides.ping_pong
         if base.num_consumers == 1 or s.num_loops > 1:
@@ -102,7 +105,7 @@ class Structures:
         if s.partial is None:
             return base
         shares_rows = base.split == 0 and not base.swapped
-        two = bool(s.vectors) and shares_rows and p.rereads > 1
+        two = bool(s.vectors) and shares_rows and not self.is_late(base, p)
         own = base.num_consumers > 2 or two
         return revised(base, turns=own if asked is None else asked)
 
@@ -201,6 +204,10 @@ class Structures:
         """Whether a slot of an operand cuts into `size` parts of whole swizzle atoms."""
         rows = 64 if self.shape.mn_major[side] else extent
         return rows % (8 * size) == 0
+
+    def is_late(self, plan: Plan, p: Problem) -> bool:
+        """Whether L2 takes longer for a slot than the tensor core, by far."""
+        return l2_clocks(plan, p, self.multicast(plan)) > LATE * p.product_clocks
 
     def multicast(self, plan: Plan) -> tuple[bool, bool]:
         """Which operands the CTAs of a cluster share."""

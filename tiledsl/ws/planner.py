@@ -12,7 +12,6 @@ from tiledsl.ws.cost import Cost
 from tiledsl.ws.cost import Problem
 from tiledsl.ws.cost import copies_are_late
 from tiledsl.ws.cost import estimate
-from tiledsl.ws.cost import l2_clocks
 from tiledsl.ws.cost import pause_of
 from tiledsl.ws.kernel_shape import KernelShape
 from tiledsl.ws.plan import Overrides
@@ -34,7 +33,7 @@ UNSTAGED_REGS = (128, 192)
 """Of sums and what an epilogue loads, where it stores from registers: of bulk loads, and where
 threads copy, since a single role is slower then.
 """
-LEAST_STAGES, FLIGHT_BYTES, LATE = 4, 136 << 10, 1.3
+LEAST_STAGES, FLIGHT_BYTES = 4, 136 << 10
 """Slots, and bytes of slots, of loops that threads copy for where L2 takes that much longer than
 the tensor core. Rows by index, 4096 cubed, tiles of 64 x 128: 4 to 8 slots take 310, 269, 257, 277
 and 300 us, of 64 x 64 8, 9, 11 and 13 slots 362, 374, 376 and 388.
@@ -194,7 +193,7 @@ class Planner:
                 break
         if self.overrides.num_stages is not None:
             depth = min(depth, self.overrides.num_stages)
-        elif s.copied and self.is_late(plan, p):
+        elif s.copied and self.structures.is_late(plan, p):
             depth = min(depth, max(LEAST_STAGES, round(FLIGHT_BYTES / slot)))
         if depth < max(1, plan.mma_depth):
             return None
@@ -212,10 +211,6 @@ class Planner:
             l2_promotion_bytes=256 if p.pitch_128 else 128,
             group_axis=self.group_axis(plan),
         )
-
-    def is_late(self, plan: Plan, p: Problem) -> bool:
-        """Whether L2 takes longer for a slot than the tensor core, by far."""
-        return l2_clocks(plan, p, self.structures.multicast(plan)) > LATE * p.product_clocks
 
     def group_axis(self, plan: Plan) -> int:
         if plan.cluster_axis >= 0 and plan.split_k == 1 and self.structures.multicast(plan)[1]:

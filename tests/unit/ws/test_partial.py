@@ -421,6 +421,13 @@ def test_scaled_products_start_in_turns(options: dict[str, object], turns: bool)
     assert kernel.certificate.proved
 
 
+def test_two_that_wait_for_slots_take_no_turns() -> None:
+    """128 x 7168 x 7168: 23.5 us in turns, 17.8 as they can (H200)."""
+    plan = scaled(128, 7168, 7168, BM=128, BN=64).plan
+    assert isinstance(plan, Plan)
+    assert (plan.num_consumers, plan.turns) == (2, False)
+
+
 def test_two_in_turns_store_their_result_at_once() -> None:
     two, free, three = (
         fp8(4096, 4096, 4096, BM=m, BN=112, ping_pong=turns).plan

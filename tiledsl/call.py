@@ -17,6 +17,7 @@ from tiledsl.codegen.module import Build
 from tiledsl.errors import LaunchError
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.markers import unwrap
+from tiledsl.runtime.launcher import check_user_grid
 from tiledsl.ws.overrides import Overrides
 
 Grid = tuple[int, int, int]
@@ -185,6 +186,13 @@ def normalize_grid(
         raise LaunchError(f"grid extents must not be negative, got {dims}")
     x, y, z = (*dims, 1, 1)[:3]
     return x, y, z
+
+
+def grid_of(
+    grid: GridLike, constants: Mapping[str, Any], runtime: Mapping[str, Any] | None = None
+) -> Grid:
+    """The grid of a launch: as `normalize_grid`, and refused where no device has it."""
+    return check_user_grid(normalize_grid(grid, constants, runtime))
 
 
 def _extent(value: Any) -> int:

@@ -41,7 +41,8 @@ class Kernel:
     machine: the MACHINE graph that was emitted, of a specialised kernel.  stored: arguments that
     the program stores to.  is_edited: the text is no longer what was emitted.  asserts: the graph
     that says what extents have to be, where the kernel asserts something. signature: of the Python
-    function, where it was compiled from one.
+    function, where it was compiled from one.  follows_precision: torch's setting for float32
+    products decides the code.
     """
 
     module: KernelModule
@@ -60,6 +61,7 @@ class Kernel:
     is_edited: bool = False
     asserts: TileGraph | None = None
     signature: Signature | None = None
+    follows_precision: bool = False
 
     @functools.cached_property
     def certificate(self) -> Certificate | None:

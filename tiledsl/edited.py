@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.call import GridLike
-from tiledsl.call import normalize_grid
+from tiledsl.call import grid_of
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import compile_kernel
 from tiledsl.errors import LaunchError
@@ -20,6 +20,7 @@ from tiledsl.runtime import driver
 from tiledsl.runtime.cache import KERNELS
 from tiledsl.runtime.disassembler import sass
 from tiledsl.runtime.launcher import Launcher
+from tiledsl.runtime.launching import launching
 from tiledsl.runtime.nvrtc import ptx_of
 from tiledsl.target import HOPPER
 
@@ -73,21 +74,22 @@ class EditedKernel:
 
     def _launch(self, grid: GridLike, *args: Any, **kwargs: Any) -> None:
         k = self.kernel
-        call = k._bind(args, kwargs)
-        sig, device = k._signature(call)
-        if device is None or device.type != "cuda":
-            raise LaunchError("edited CUDA text runs on CUDA tensors only")
-        text = self.path.read_text()
-        key = (k._key(call, sig, grid), text)
-        if key not in self._launchers:
-            made = compile_kernel(k._request(call, sig, grid, call.constants))
-            module = replace(made.module, source=text)
-            compiled = KERNELS.get(module, HOPPER, options=call.nvrtc_options)
-            self._launchers[key] = Launcher(module, compiled), made.constants
-        launcher, constants = self._launchers[key]
-        launcher.launch(
-            call.runtime,
-            normalize_grid(grid, constants, call.runtime),
-            device.index,
-            driver.current_stream(device.index),
-        )
+        with launching(k.fn):
+            call = k._bind(args, kwargs)
+            sig, device = k._signature(call)
+            if device is None or device.type != "cuda":
+                raise LaunchError("edited CUDA text runs on CUDA tensors only")
+            text = self.path.read_text()
+            key = (k._key(call, sig, grid), text)
+            if key not in self._launchers:
+                made = compile_kernel(k._request(call, sig, grid, call.constants))
+                module = replace(made.module, source=text)
+                compiled = KERNELS.get(module, HOPPER, options=call.nvrtc_options)
+                self._launchers[key] = Launcher(module, compiled), made.constants
+            launcher, constants = self._launchers[key]
+            launcher.launch(
+                call.runtime,
+                grid_of(grid, constants, call.runtime),
+                device.index,
+                driver.current_stream(device.index),
+            )

@@ -17,12 +17,14 @@ from typing import Any
 from tiledsl.call import IGNORED
 from tiledsl.call import Call
 from tiledsl.call import GridLike
+from tiledsl.call import grid_of
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
 from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import PointerSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.closure import Closure
+from tiledsl.runtime.launching import launching
 from tiledsl.runtime.programs import Program
 from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
@@ -134,7 +136,15 @@ def program_of_kernel(kernel: Kernel, call: Call) -> Program:
     proof = "" if kernel.certificate is None else "\n".join(kernel.certificate.render())
     report = render_report(kernel)
     module, compiled, stored = kernel.module, kernel.compiled, kernel.stored
-    return Program(module, compiled, chosen, report, certificate=proof, stored=stored)
+    return Program(
+        module,
+        compiled,
+        chosen,
+        report,
+        certificate=proof,
+        stored=stored,
+        follows_precision=kernel.follows_precision,
+    )
 
 
 def compile_program(request: Request, call: Call) -> Program:
@@ -212,7 +222,7 @@ class Inspected:
                     if isinstance(types.get(name), ScalarType):
                         check_scalar(name, value, types[name].dtype)
                     arrays[name] = value
-        interpret(graph, arrays, normalize_grid(grid, constants, call.runtime))
+        interpret(graph, arrays, grid_of(grid, constants, call.runtime))
 
     def _check_asserts(
         self, call: Call, sig: Signature, grid: GridLike, chosen: Mapping[str, Any]
@@ -235,9 +245,10 @@ class Inspected:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike
     ) -> tuple[Call, Request]:
         """A call taken apart, and its compile request."""
-        call = self._bind(args, kwargs)
-        sig, _ = self._signature(call)
-        return call, self._request(call, sig, grid, call.constants)
+        with launching(self.fn):
+            call = self._bind(args, kwargs)
+            sig, _ = self._signature(call)
+            return call, self._request(call, sig, grid, call.constants)
 
     def compile(
         self,
@@ -253,15 +264,19 @@ class Inspected:
         """
         from tiledsl.compiler import compile_kernel
 
-        call = self._bind(args, kwargs)
-        sig, _ = self._signature(call)
-        chosen: GridLike = grid if grid is not None else ANY_GRID
-        request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
-        made = compile_kernel(request)
-        made.signature = self._signature_of_fn
-        if self.closure().has_assert:
-            made.asserts = self._check_asserts(call, sig, chosen, made.constants)
-        return made
+        with launching(self.fn):
+            call = self._bind(args, kwargs)
+            sig, _ = self._signature(call)
+            chosen: GridLike = grid if grid is not None else ANY_GRID
+            if not callable(chosen):
+                grid_of(chosen, {})  # before anything is compiled
+            request = self._request(call, sig, chosen, call.constants, Path(dump) if dump else None)
+            made = compile_kernel(request)
+            grid_of(chosen, made.constants, call.runtime)
+            made.signature = self._signature_of_fn
+            if self.closure().has_assert:
+                made.asserts = self._check_asserts(call, sig, chosen, made.constants)
+            return made
 
     def cuda(self, *args: Any, **kwargs: Any) -> str:
         """The CUDA C++ text of the kernel for these arguments (see `compile`)."""

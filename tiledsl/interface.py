@@ -14,6 +14,7 @@ from tiledsl.call import GridLike
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
 from tiledsl.jit import JitFunction
+from tiledsl.runtime.launching import located
 
 
 class KernelInterface:
@@ -99,12 +100,13 @@ class Heuristics(KernelInterface):
                 late = [n for n in self.kernel().autos(named) if n != name]
                 if not late:
                     raise
-                raise LaunchError(
+                error = LaunchError(
                     f"heuristics(): {name} cannot be computed: {type(fault).__name__}: {fault}; "
                     f"{' and '.join(late)} {'are' if late[1:] else 'is'} picked by the compiler "
                     "(tl.auto), later",
                     hint=f"compute {name} in the kernel, or give a value for {late[0]}",
-                ) from fault
+                )
+                raise located(error, self.kernel().fn) from fault
         return merged
 
     def chosen(

@@ -18,10 +18,10 @@ from tiledsl import hooks
 from tiledsl.call import Call
 from tiledsl.call import GridLike
 from tiledsl.call import bind_call
+from tiledsl.call import grid_of
 from tiledsl.call import normalize_grid
 from tiledsl.call import probe
 from tiledsl.dtypes import INT32_ROOM
-from tiledsl.dtypes import float32
 from tiledsl.errors import LaunchError
 from tiledsl.frontend.factors import factors_of
 from tiledsl.frontend.limits import limits_of
@@ -35,10 +35,11 @@ from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime import driver
 from tiledsl.runtime.closure import Closure
-from tiledsl.runtime.closure import Watched
+from tiledsl.runtime.closure import Precision
 from tiledsl.runtime.closure import closure_of
 from tiledsl.runtime.closure import precision_watched
 from tiledsl.runtime.closure import value_text
+from tiledsl.runtime.closure import watched_in
 from tiledsl.runtime.entry import Entry
 from tiledsl.runtime.guard import MAX_ENTRIES
 from tiledsl.runtime.guard import MISSING
@@ -52,6 +53,8 @@ from tiledsl.runtime.handle import Handle
 from tiledsl.runtime.handle import interpreted_handle
 from tiledsl.runtime.interop import adopted
 from tiledsl.runtime.interop import check_outputs
+from tiledsl.runtime.launching import launching
+from tiledsl.runtime.launching import located
 from tiledsl.runtime.lists import alike
 from tiledsl.runtime.lists import expanded
 from tiledsl.runtime.lists import refuse_lists
@@ -62,6 +65,9 @@ from tiledsl.runtime.signature import Device
 from tiledsl.runtime.signature import Signature
 from tiledsl.runtime.signature import dot_precision
 from tiledsl.runtime.signature import signature
+from tiledsl.runtime.told import Watched
+from tiledsl.runtime.told import is_fixed
+from tiledsl.runtime.told import told
 from tiledsl.stand_ins import keeps_rounds
 from tiledsl.stand_ins import stand_in
 from tiledsl.target import HOPPER
@@ -97,10 +103,13 @@ class JitFunction(Inspected):
         self._params = self._signature_of_fn.parameters
         self._constexprs = {p.name for p in self.description.parameters if p.is_constexpr}
         self._defaults = frozenset(
-            n for n, p in self._params.items() if p.default is not inspect.Parameter.empty
+            n
+            for n, p in self._params.items()
+            if p.default is not inspect.Parameter.empty and is_fixed(p.default)
         )
         self._plain = self._numbers_of(plain)
         self._watched: list[Watched] = []
+        self._seen_constants: set[Any] = set()
         self._closure: Closure | None = None
         self.forget()
 
@@ -129,8 +138,8 @@ class JitFunction(Inspected):
     def forget(self) -> None:
         """Drops the programs of this process; the next launch finds or compiles them again."""
         self._programs: dict[Any, Program] = {}
-        self._planned: dict[Any, dict[Any, Program]] = {}  # by argument types, then by extents
-        self._ctas: dict[Any, int] = {}  # of what was planned, by types and extents
+        # By argument types, then by extents: with the CTAs of what was planned.
+        self._planned: dict[Any, dict[Any, tuple[Program, int]]] = {}
         self._guards: dict[Shape, Guard] = {}
         self._entries: dict[Any, Entry] = {}
         self.history: list[hooks.Specialisation] = []
@@ -156,9 +165,9 @@ class JitFunction(Inspected):
         return f"<kernel {self.description} at {_place(self.fn)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        raise LaunchError(
-            f"{self.fn.__name__} is a kernel: launch it with a grid, {self.fn.__name__}[grid](...)"
-        )
+        name = self.fn.__name__
+        error = LaunchError(f"{name} is a kernel: launch it with a grid, {name}[grid](...)")
+        raise located(error, self.fn)
 
     def run(self, *args: Any, grid: GridLike, warmup: bool = False, **kwargs: Any) -> Any:
         """Launches; with `warmup` compiles only and returns the kernel."""
@@ -172,17 +181,19 @@ class JitFunction(Inspected):
         return self.compile(*args, grid=grid, **kwargs)
 
     def _first(self, grid: GridLike, /, *args: Any, **kwargs: Any) -> None:
-        self._launch(grid, self._bind(args, kwargs), kwargs)
+        with launching(self.fn):
+            self._launch(grid, self._bind(args, kwargs), kwargs)
 
     def _slow(
         self, grid: GridLike, values: Mapping[str, Any], more: tuple[Any, ...], options: Any
     ) -> None:
         """A call that the guard does not know; `values` are its arguments by name."""
         given = {k: v for k, v in values.items() if v is not MISSING}
-        if more:
-            count = len(given) + len(more)
-            raise LaunchError(f"{self.fn.__name__}: takes {len(values)} arguments, got {count}")
-        self._launch(grid, self._bind((), {**given, **options}), options)
+        with launching(self.fn):
+            if more:
+                count = len(given) + len(more)
+                raise LaunchError(f"{self.fn.__name__}: takes {len(values)} arguments, got {count}")
+            self._launch(grid, self._bind((), {**given, **options}), options)
 
     def _launch(self, grid: GridLike, call: Call, options: Mapping[str, Any]) -> None:
         sig, device = self._signature(call)
@@ -202,12 +213,12 @@ class JitFunction(Inspected):
         if checks:
             self._check_asserts(call, sig, grid, program.chosen)
         check_outputs(call.runtime, program.stored, self._pointers)
-        self._watch_precision(sig)
+        self._watch(call, program)
         constants = {**call.constants, **program.chosen}
         guard = None if self._lists else self._guard(call, sig)
         debug = program.module.is_debug
         if debug or guard is None or any(kind == "other" for _, kind in guard.shape.kinds):
-            user = normalize_grid(grid, constants, call.runtime)
+            user = grid_of(grid, constants, call.runtime)
             stream = driver.raw_stream()(device.index)
             program.launcher.launch(call.runtime, user, device.index, stream)
             return
@@ -217,7 +228,7 @@ class JitFunction(Inspected):
         self._fast = guard.add(grid, values, known, entry) or self._fast
         if entry.run(None, grid, *guard.facts(grid, values)):
             # A number that its parameter does not hold as it is: rounded, or an error naming it.
-            user = normalize_grid(grid, constants, call.runtime)
+            user = grid_of(grid, constants, call.runtime)
             stream = driver.raw_stream()(device.index)
             program.launcher.launch(call.runtime, user, device.index, stream)
 
@@ -236,11 +247,17 @@ class JitFunction(Inspected):
             )
         return self._guards[shape]
 
-    def _watch_precision(self, sig: Signature) -> None:
-        """A float32 product follows a setting of torch, which may change between launches."""
-        has_f32 = any(getattr(s, "dtype", None) == float32 for s in sig.specs)
-        watched = self._watched
-        if has_f32 and self.closure().has_dot and not any(name == "" for _, name, _ in watched):
+    def _watch(self, call: Call, program: Program) -> None:
+        """Watches what is known to matter once there is a program.
+
+        That is what functions which are constants read, and torch's setting for float32 products.
+        """
+        watched, constants = self._watched, tuple(call.constants.values())
+        key = told(constants)
+        if key not in self._seen_constants and (found := watched_in(constants)):
+            self._seen_constants.add(key)
+            watched += found
+        if program.follows_precision and not any(isinstance(s, Precision) for s, _, _ in watched):
             watched.append(precision_watched())
 
     def _kind(self, name: str, value: Any) -> Kind:
@@ -253,7 +270,7 @@ class JitFunction(Inspected):
         key = (id(program), device.index, facts)
         if key not in self._entries:
             self._entries[key] = Entry(
-                program.launcher, device.index, facts, constants, normalize_grid
+                program.launcher, device.index, facts, constants, grid_of, self.fn
             )
         return self._entries[key]
 
@@ -263,18 +280,20 @@ class JitFunction(Inspected):
         The handle keeps the tensors alive; numbers, extents and addresses are those of now, and a
         tensor whose memory moved since is an error. On CPU tensors it runs the interpreter.
         """
-        call = self._bind(args, kwargs)
-        sig, device = self._signature(call)
-        self._check_extents(call, sig)
-        if device is None or device.type != "cuda":
-            return interpreted_handle(lambda: self._fast(grid, *args, **kwargs))
-        program = self._program(call, sig, grid)
-        if self.closure().has_assert:
-            self._check_asserts(call, sig, grid, program.chosen)
-        check_outputs(call.runtime, program.stored, self._pointers)
-        constants = {**call.constants, **program.chosen}
-        user = normalize_grid(grid, constants, call.runtime)
-        return Handle.of(program.launcher, device.index, call.runtime, user)
+        with launching(self.fn):
+            call = self._bind(args, kwargs)
+            sig, device = self._signature(call)
+            self._check_extents(call, sig)
+            if device is None or device.type != "cuda":
+                grid_of(grid, {k: probe(k, v) for k, v in call.constants.items()}, call.runtime)
+                return interpreted_handle(lambda: self._fast(grid, *args, **kwargs))
+            program = self._program(call, sig, grid)
+            if self.closure().has_assert:
+                self._check_asserts(call, sig, grid, program.chosen)
+            check_outputs(call.runtime, program.stored, self._pointers)
+            constants = {**call.constants, **program.chosen}
+            user = grid_of(grid, constants, call.runtime)
+            return Handle.of(program.launcher, device.index, call.runtime, user, self.fn)
 
     # ------------------------------------------------------------------ calls
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -333,6 +352,7 @@ class JitFunction(Inspected):
         if self._closure is None or changed(self._watched):
             self._closure = closure_of(self.fn)
             self._watched[:] = self._closure.watched
+            self._seen_constants.clear()
             for guard in self._guards.values():
                 guard.entries.clear()
         return self._closure
@@ -344,8 +364,9 @@ class JitFunction(Inspected):
         types: tuple[Any, ...] = (
             self.closure().digest, sig, constants, options, dot_precision(),
         )  # fmt: skip
-        if _needs_function(call) and not callable(grid):
-            types += (FIXED,)
+        if not callable(grid):
+            grid_of(grid, {})  # before anything is compiled
+            types += (FIXED,) if _needs_function(call) else ()
         if not self._by_value(call):
             return (types, ())
         values = tuple(
@@ -378,16 +399,9 @@ class JitFunction(Inspected):
         planned = self._planned.setdefault(key[0], {})
         if found is None:
             frozen = hooks.STATE.freeze != "off"
-            found = stand_in(
-                planned,
-                values,
-                always=frozen,
-                suits=lambda k: keeps_rounds(
-                    self._ctas[key[0], k],
-                    _ctas_of(planned[k], call, grid),
-                    HOPPER.num_sms * planned[k].module.grid.ctas_per_sm,
-                ),
-            )
+            now = dict(planned)  # other threads add to it
+            near = stand_in(now, values, always=frozen, suits=lambda k: _suits(*now[k], call, grid))
+            found = near[0] if near else None
             if found is not None and not frozen:
                 return found
             origin = "reused" if found else "compiled"
@@ -396,8 +410,7 @@ class JitFunction(Inspected):
             found = self.build(call, sig, grid)
             PROGRAMS.keep(program, found, {"name": self.fn.__name__, "call": item.facts})
         if origin != "reused":
-            planned[values] = found
-            self._ctas[key[0], values] = _ctas_of(found, call, grid)
+            planned[values] = (found, _ctas_of(found, call, grid))
         seconds = time.perf_counter() - start
         self.history.append(hooks.Specialisation(item.facts, origin, seconds))
         for recorder in hooks.STATE.recorders:
@@ -406,9 +419,10 @@ class JitFunction(Inspected):
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], grid: GridLike) -> Program:
         """The program of a call, compiled if need be, without a launch."""
-        call = self._bind(args, kwargs)
-        sig, _ = self._signature(call)
-        return self._program(call, sig, grid)
+        with launching(self.fn):
+            call = self._bind(args, kwargs)
+            sig, _ = self._signature(call)
+            return self._program(call, sig, grid)
 
     def build(self, call: Call, sig: Signature, grid: GridLike) -> Program:
         """Compiles a program."""
@@ -467,6 +481,12 @@ def _ctas_of(program: Program, call: Call, grid: GridLike) -> int:
     """How many CTAs there are work for where a program serves a call."""
     user = normalize_grid(grid, {**call.constants, **program.chosen}, call.runtime)
     return math.prod(user) * program.module.grid.split_k
+
+
+def _suits(program: Program, planned: int, call: Call, grid: GridLike) -> bool:
+    """Whether a program that was planned for so many CTAs is as good for a call."""
+    at_once = HOPPER.num_sms * program.module.grid.ctas_per_sm
+    return keeps_rounds(planned, _ctas_of(program, call, grid), at_once)
 
 
 def _place(fn: Callable[..., object]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from tiledsl import emulate as text
 from tiledsl.call import GridLike
-from tiledsl.call import normalize_grid
+from tiledsl.call import grid_of
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import TensorMapParam
 from tiledsl.compiled import Kernel
@@ -65,7 +65,7 @@ def simulate(
     graph = _machine_of(kernel)
     args = _by_name(kernel, args)
     _check_extents(kernel, args)
-    extents = normalize_grid(grid, kernel.constants, args)
+    extents = grid_of(grid, kernel.constants, args)
     machine.simulate(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
 
@@ -76,7 +76,7 @@ def step(
     graph = _machine_of(kernel)
     args = _by_name(kernel, args)
     _check_extents(kernel, args)
-    extents = normalize_grid(grid, kernel.constants, args)
+    extents = grid_of(grid, kernel.constants, args)
     return Stepping(graph, bound_arguments(graph, args), extents, seed=seed, clusters=clusters)
 
 
@@ -105,7 +105,7 @@ def emulate(
     """
     module, runtime = checked(kernel).module, _by_name(kernel, args)
     _check_extents(kernel, runtime)
-    extents = normalize_grid(grid, kernel.constants, runtime)
+    extents = grid_of(grid, kernel.constants, runtime)
     arrays = _arrays(runtime)
     for param in module.params:
         if isinstance(param, PointerParam | TensorMapParam):

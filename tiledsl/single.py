@@ -19,6 +19,7 @@ from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.ops.control import For
+from tiledsl.ir.ops.mma import FOLLOWS_PRECISION
 from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.smem_ring import Ring
 from tiledsl.ir.specs import TensorView
@@ -228,4 +229,5 @@ def _single(
     module = emit_kernel(out, request.target)
     made = Kernel(module, dict(graph.constants), plan, smem, None, None, declined, notes)
     made.stored = stored_arguments(graph)
+    made.follows_precision = bool(graph.facts.get(FOLLOWS_PRECISION))
     return made

@@ -20,6 +20,7 @@ from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.markers import Auto
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops.mma import FOLLOWS_PRECISION
 from tiledsl.ir.ops.role import Role
 from tiledsl.ir.passes.manager import run_passes
 from tiledsl.lowering import device_graph
@@ -210,6 +211,7 @@ def specialize(request: Request, choice: Choice, plan: Plan) -> Kernel:
     made = lower_roles(request, out, plan, stores, notes)
     made.cost, made.analysis = choice.cost, analysis
     made.stored = stored_arguments(graph)
+    made.follows_precision = bool(graph.facts.get(FOLLOWS_PRECISION))
     return made
 
 
@@ -230,6 +232,7 @@ def specialize_flow(
     )
     made = lower_roles(request, out, plan, stores, [*flow_plan.notes, *notes])
     made.stored = stored_arguments(graph)
+    made.follows_precision = bool(graph.facts.get(FOLLOWS_PRECISION))
     return made
 
 

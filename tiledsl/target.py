@@ -50,3 +50,5 @@ class Target:
 
 
 HOPPER = Target()
+MAX_GRID = (2**31 - 1, 65535, 65535)
+"""CTAs on each axis of a grid. Ref: CUDA C++ Programming Guide, compute capabilities."""

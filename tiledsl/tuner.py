@@ -29,6 +29,7 @@ from tiledsl.jit import FIXED
 from tiledsl.progress import Progress
 from tiledsl.runtime import timing
 from tiledsl.runtime.closure import value_text
+from tiledsl.runtime.launching import located
 from tiledsl.runtime.store import store
 from tiledsl.runtime.tunings import add_timings
 from tiledsl.runtime.tunings import read_timings
@@ -170,7 +171,10 @@ class Autotuner(KernelInterface):
         clash = [n for n in config.kwargs if n in kwargs] if kwargs else []
         # The model's candidates are values for what is left to the compiler.
         if clash and (self.configs or not all(isinstance(kwargs[n], Auto) for n in clash)):
-            raise LaunchError(f"{', '.join(clash)}: given at launch and by the tuner's candidates")
+            error = LaunchError(
+                f"{', '.join(clash)}: given at launch and by the tuner's candidates"
+            )
+            raise located(error, self.kernel().fn)
         return {**kwargs, **config.options, **config.kwargs}
 
     def key_of(
@@ -267,7 +271,10 @@ class Autotuner(KernelInterface):
         self.configs_timings = known
         best = min(known, key=lambda c: known[c])
         if math.isinf(known[best]):
-            raise LaunchError(f"{self.__name__}: none of {len(left)} candidates could be launched")
+            error = LaunchError(
+                f"{self.__name__}: none of {len(left)} candidates could be launched"
+            )
+            raise located(error, self.kernel().fn)
         for name in self.hooks.reset:
             timing.zero(self.named(args, kwargs)[name])
         return best

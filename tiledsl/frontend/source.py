@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -81,6 +82,21 @@ def source_of(fn: Callable[..., object]) -> FunctionSource:
     if found is None:
         found = _cache[function] = _parse(function)
     return found
+
+
+def place_of(fn: Callable[..., object]) -> SourceLoc | None:
+    """Where a function is defined: its name, or its first line where there is no text."""
+    function = plain_function(fn)
+    if function is None:
+        return None
+    name, code = function.__name__, function.__code__
+    try:
+        found = source_of(function)
+    except SyntaxNotSupported:
+        return SourceLoc(code.co_filename, code.co_firstlineno, function=name)
+    loc = found.loc(found.node)
+    col = loc.col + len("def ")
+    return replace(loc, col=col, end_col=col + len(name))
 
 
 def _parse(function: FunctionType) -> FunctionSource:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType
 from types import CellType
+from types import CodeType
 from types import FunctionType
 from types import ModuleType
 from typing import Any
@@ -24,8 +28,8 @@ from tiledsl.frontend.source import plain_function
 from tiledsl.frontend.source import source_of
 from tiledsl.ir.markers import unwrap
 from tiledsl.runtime.signature import dot_precision
-
-Watched = tuple[Mapping[str, Any], str, Any]
+from tiledsl.runtime.told import Watched
+from tiledsl.runtime.told import changes_within
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -44,7 +48,7 @@ class _Cell(dict[str, Any]):
             return default
 
 
-class _Precision(dict[str, Any]):
+class Precision(dict[str, Any]):
     """Torch's setting for float32 products, read like a namespace."""
 
     def get(self, key: str, default: Any = None, /) -> Any:
@@ -76,7 +80,15 @@ def closure_of(fn: object) -> Closure:
 
 def precision_watched() -> Watched:
     """Torch's setting for float32 products as something to watch."""
-    return (_Precision(), "", dot_precision())
+    return (Precision(), "", dot_precision())
+
+
+def watched_in(constants: Iterable[object]) -> list[Watched]:
+    """What code depends on beside constants themselves: what functions among them read."""
+    walk = _Walk()
+    for value in constants:
+        walk.value(value)
+    return walk.watched
 
 
 def value_text(value: object) -> str:
@@ -114,29 +126,36 @@ class _Walk:
         self.texts.append(f"{name} at {place}\n{''.join(source.lines)}")
         for default in (function.__defaults__ or (), function.__kwdefaults__ or {}):
             self.texts.append(f"{name} defaults {self.value(default)}")
+            for value in default.values() if isinstance(default, dict) else default:
+                self.watched += changes_within(value)
         self._names(function, source.node, name)
         return name
 
-    def _names(self, function: FunctionType, node: ast.AST, owner: str) -> None:
+    def _names(self, function: FunctionType, node: ast.FunctionDef, owner: str) -> None:
         """Captured names, in the order of the text."""
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        outside = _global_names(function.__code__)
         done: set[str] = set()
-        for found in ast.walk(node):
+        for found, evaluated_before in _parts(node):
             chain = _chain(found)
             if chain is None or ".".join(chain) in done:
                 continue
-            done.add(".".join(chain))
             root = chain[0]
+            if root not in cells and root not in outside and not evaluated_before:
+                continue
+            done.add(".".join(chain))
             space = _Cell(cells[root]) if root in cells else function.__globals__
             if root in cells or root in space:
                 self._captured(space, chain, owner)
 
     def _captured(self, space: Mapping[str, Any], chain: tuple[str, ...], owner: str) -> None:
         value: object = self
+        found: list[Watched] = []
         for place, name in enumerate(chain):
             value = space.get(name, self)
             if value is self:
                 return
+            found.append((space, name, value))
             if not isinstance(value, ModuleType | type) or place + 1 == len(chain):
                 break
             if isinstance(value, ModuleType) and value.__name__.split(".")[0] == "tiledsl":
@@ -145,7 +164,7 @@ class _Walk:
         if isinstance(value, ModuleType):
             return
         self.texts.append(f"{owner} reads {'.'.join(chain)} = {self.value(value)}")
-        self.watched.append((space, name, value))  # pyright: ignore[reportPossiblyUnboundVariable]
+        self.watched += [*found, *changes_within(value)]
 
     def value(self, value: object) -> str:
         """The text of a value."""
@@ -176,6 +195,32 @@ def _other(value: object) -> str:
     text = repr(value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return kind if " at 0x" in text else f"{kind} {text}"
+
+
+def _global_names(code: CodeType, around: Set[str] = frozenset()) -> set[str]:
+    """Names that a function may read from its module: those that are no variables of its own."""
+    own = {*around, *code.co_varnames, *code.co_cellvars}
+    found = {*code.co_names} - own
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found |= _global_names(inner, own)
+    return found
+
+
+def _parts(node: ast.FunctionDef) -> Iterator[tuple[ast.AST, bool]]:
+    """The nodes of a function without its decorators; whether they belong to an annotation.
+
+    Annotations are evaluated outside of the function.
+    """
+    before: set[int] = set()
+    for part in ast.walk(node):
+        for name in ("annotation", "returns"):
+            annotation: ast.AST | None = getattr(part, name, None)
+            if annotation is not None:
+                before |= {id(found) for found in ast.walk(annotation)}
+    for part in (node.args, *node.body, *([node.returns] if node.returns else [])):
+        for found in ast.walk(part):
+            yield found, id(found) in before
 
 
 def _chain(node: ast.AST) -> tuple[str, ...] | None:

@@ -87,7 +87,9 @@ class TensorDescriptor:
         return self.base.is_meta
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Address of the first element. Raises RuntimeError where it holds another number."""
+        if self.base.is_neg():
+            raise RuntimeError("a lazy negation has no memory of its own")
         return 0 if self.base.is_meta else self.base.data_ptr()
 
     def get_device(self) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Literal
+from typing import cast
+
+import numpy as np
 
 from tiledsl.codegen.module import KernelModule
 from tiledsl.codegen.module import LaunchSlotParam
@@ -15,19 +17,22 @@ from tiledsl.codegen.module import Param
 from tiledsl.codegen.module import PointerParam
 from tiledsl.codegen.module import ScalarParam
 from tiledsl.codegen.module import TensorMapParam
-from tiledsl.errors import LaunchError
 from tiledsl.runtime import driver
 from tiledsl.runtime.frame import HEAD
 from tiledsl.runtime.frame import NULL
 from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.frame import head_offset
+from tiledsl.runtime.guard_text import ARGUMENTS
 from tiledsl.runtime.guard_text import ASKED
+from tiledsl.runtime.guard_text import ASKS
 from tiledsl.runtime.guard_text import PACKED
 from tiledsl.runtime.guard_text import PREFIX
 from tiledsl.runtime.guard_text import REFUSED
 from tiledsl.runtime.guard_text import fact_name
 from tiledsl.runtime.guard_text import split_fact
 from tiledsl.runtime.launcher import Launcher
+from tiledsl.runtime.launching import launching
+from tiledsl.runtime.launching import located
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import PackText
 from tiledsl.runtime.params import layout_of
@@ -74,11 +79,12 @@ Pooled = list[Any]
 class Entry:
     """A program on a device, ready to launch.
 
-    run: called as `run(token, grid, *facts)`; True when a number does not fit its parameter, and
-    nothing was launched. Calls with equal tokens have equal extents and strides; None says nothing.
+    run: called as `run(token, grid, *facts)`; where nothing was launched, True when a number does
+    not fit its parameter, and `ASKS` when the grid reads other arguments than numbers.
+    Calls with equal tokens have equal extents and strides; None says nothing.
     source: its text.  body: that of the function, to be part of others.  names: what it uses.
     lows: arguments whose addresses lie in the buffer; in the text `tdsl_lows` are their low bytes.
-    reads_once: whether a launch uses each address once.
+    reads_once: whether a launch uses each address once.  fn: the kernel, for errors.
     """
 
     def __init__(
@@ -88,11 +94,13 @@ class Entry:
         facts: tuple[str, ...],
         constants: Mapping[str, Any],
         normalize: Normalize,
+        fn: Callable[..., object],
     ) -> None:
         self.launcher = launcher
         self.device = device
         self.constants = constants
         self.normalize = normalize
+        self.fn = fn
         self.loaded = launcher.load(device)
         self.grids: dict[Any, tuple[Grid, bytes] | None] = {}
         self.frames: list[Pooled] = []
@@ -101,30 +109,31 @@ class Entry:
         names = dict(self.names)
         listed = "".join(f", {f}" for f in facts)
         self.source = f"def run(tdsl_token, tdsl_grid{listed}):\n{self.body}"
-        exec(self.source.replace(REFUSED, "True").replace(PACKED, "pass"), names)
-        self.run: Callable[..., bool | None] = names["run"]
+        numbers = [f for f in facts if split_fact(f)[0] == "v"]
+        listed = "{" + ", ".join(f"{split_fact(f)[1]!r}: {f}" for f in numbers) + "}"
+        text = self.source.replace(REFUSED, "True").replace(PACKED, "pass")
+        exec(text.replace(ARGUMENTS, listed), names)
+        self.run: Callable[..., bool | str | None] = names["run"]
 
     # ------------------------------------------------------------------ called by the text
     def grid_of(self, found: Any) -> tuple[Grid, bytes] | None:
         """The user's grid and the start of its configuration; None for an empty one."""
-        user, setup = self.normalize(found, self.constants), self.launcher.packer.setup
-        made = None if 0 in user else (user, setup.head(self.launcher.grid(self.loaded, user)))
-        if len(self.grids) >= MAX_GRIDS:
-            self.grids.clear()
-        with contextlib.suppress(TypeError):  # a list
+        setup = self.launcher.packer.setup
+        with launching(self.fn):
+            user = self.normalize(found, self.constants)
+            made = None if 0 in user else (user, setup.head(self.launcher.grid(self.loaded, user)))
+        if _is_fixed(found):
+            if len(self.grids) >= MAX_GRIDS:
+                self.grids.clear()
             self.grids[found] = made
         return made
 
-    def meta(self, grid: Callable[[Mapping[str, Any]], Any], facts: tuple[Any, ...]) -> Any:
-        """The grid, from a function that reads more than the constants."""
-        found = {split_fact(f): v for f, v in zip(self._facts, facts, strict=True)}
-        values = {name: v for (letter, name), v in found.items() if letter == "v"}
+    def meta(self, grid: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any]) -> Any:
+        """The grid, from a function that reads more than the constants; None if more than these."""
         try:
             return grid({**values, **self.constants})
-        except KeyError as fault:
-            raise LaunchError(
-                f"the grid function reads {fault}, which is no constant or number of the call"
-            ) from fault
+        except (KeyError, TypeError):
+            return None  # the slow way says what is wrong
 
     def frame(self) -> Pooled:
         """A new frame: a launch takes one out of the pool and puts it back."""
@@ -136,13 +145,14 @@ class Entry:
     def recover(self, status: int, frame: Frame) -> None:
         """Launches again in the device's own context, or raises LaunchError."""
         if status not in WRONG_CONTEXT:
-            raise self.launcher.failed(status, frame.grid)
+            raise located(self.launcher.failed(status, frame.grid), self.fn)
         self.elsewhere(frame)
 
     def elsewhere(self, frame: Frame) -> None:
         """Launches while another device is current."""
         stream = driver.raw_stream()(self.device)
-        self.launcher.submit(self.loaded, frame, frame.grid, stream)
+        with launching(self.fn):
+            self.launcher.submit(self.loaded, frame, frame.grid, stream)
 
     # ------------------------------------------------------------------ the text
     def _text(self, facts: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
@@ -156,6 +166,8 @@ class Entry:
         found: dict[str, Any] = {
             "callable": callable,
             "tuple": tuple,
+            "repr": repr,
+            "asks": ASKS,
             "pack_head": struct.Struct(f"@{HEAD}").pack_into,
             "pack_params": struct.Struct(layout).pack_into,
             "pack_all": struct.Struct(f"{layout}{start - size}x{HEAD}").pack_into,
@@ -182,7 +194,11 @@ class Entry:
         try:
             tdsl_grid = tdsl_grid(tdsl_constants)
         except KeyError:
-            tdsl_grid = tdsl_entry.meta(tdsl_grid, ({"".join(f"{f}, " for f in facts)}))
+            tdsl_grid = tdsl_entry.meta(tdsl_grid, {ARGUMENTS})
+            if tdsl_grid is None:
+                return {ASKS}
+        except TypeError:
+            return {REFUSED}
     try:
         tdsl_found = tdsl_grids[tdsl_grid]
     except (KeyError, TypeError):
@@ -207,6 +223,12 @@ class Entry:
         return body, names
 
 
+def _is_fixed(grid: Any) -> bool:
+    """Whether a grid stays what it is: lists and tensors may change and be the same object."""
+    items = cast("tuple[object, ...]", grid if isinstance(grid, tuple) else (grid,))
+    return all(isinstance(n, int | np.integer) for n in items)
+
+
 def _has(module: KernelModule, kind: type[Param]) -> bool:
     return any(isinstance(p, kind) for p in module.params)
 
@@ -224,8 +246,14 @@ def _pack_text(
         return {REFUSED}
     {PACKED}"""
     # Extents and strides are part of the token; a call without one, or a fact that is none of
-    # theirs, is compared by value.
-    kept = "".join(f", {f}" for f in facts if split_fact(f)[0] not in "st")
+    # theirs, is compared by value; the zeros of a float are equal, and two values.
+    floats = {
+        fact_name("v", p.arg)
+        for p in module.params
+        if isinstance(p, ScalarParam) and p.dtype.is_float
+    }
+    told = [f"{f} or tdsl_repr({f})" if f in floats else f for f in facts]
+    kept = "".join(f", {f}" for f in told if split_fact(f)[0] not in "st")
     return f"""\
     tdsl_facts = (tdsl_token, tdsl_grid{kept})
     if tdsl_token is None or tdsl_held != tdsl_facts:

@@ -22,23 +22,26 @@ import torch
 from tiledsl.dtypes import INT32_ROOM
 from tiledsl.runtime.alike import alike_check
 from tiledsl.runtime.descriptor import TensorDescriptor
+from tiledsl.runtime.guard_text import ASKS
 from tiledsl.runtime.guard_text import PREFIX
 from tiledsl.runtime.guard_text import GuardText
 from tiledsl.runtime.guard_text import Kind
 from tiledsl.runtime.guard_text import Shape
+from tiledsl.runtime.told import PLAIN
+from tiledsl.runtime.told import Watched
+from tiledsl.runtime.told import compared
+from tiledsl.runtime.told import fixed
+from tiledsl.runtime.told import told
 
 if TYPE_CHECKING:
     from tiledsl.runtime.entry import Entry
 
 Slow = Callable[[Any, Mapping[str, Any], tuple[Any, ...], dict[str, Any]], None]
-Watched = tuple[Mapping[str, Any], str, Any]
 Launch = Callable[..., None]
 
 MAX_ENTRIES = 4096
 MAX_LEARNT = 8
 """Times that the check of a function's tensors is made anew."""
-COMPARED = {kind: kind for kind in (int, float, bool, str)}
-"""Classes of constants that are compared; others are told by identity, or looked up."""
 
 
 class Missing:
@@ -94,7 +97,12 @@ class Guard:
             "tdsl_changed": changed,
             "tdsl_space": space,
             "tdsl_descriptor": TensorDescriptor,
-            "tdsl_compared": COMPARED,
+            "tdsl_compared": compared,
+            "tdsl_fixed": fixed,
+            "tdsl_told": told,
+            "tdsl_reading": reading,
+            ASKS: ASKS,
+            "tdsl_plain": PLAIN,
             **{
                 PREFIX + kind.__name__: kind
                 for kind in (int, float, bool, tuple, bytes, memoryview, callable)
@@ -169,6 +177,15 @@ class Guard:
     def facts(self, grid: object, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The facts of a call, in the order of `facts_of`."""
         return self._key(grid, {}, **values)[2]
+
+
+def reading(grid: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """A grid function that may read these arguments beside the constants."""
+
+    def read(constants: Mapping[str, Any]) -> Any:
+        return grid({**arguments, **constants})
+
+    return read
 
 
 def changed(watched: Sequence[Watched]) -> bool:

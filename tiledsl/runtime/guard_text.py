@@ -22,8 +22,12 @@ FAST = "_fast"
 """Attribute of a kernel: what its launches call."""
 REFUSED = "tdsl_refused"
 """In the body of an entry: what it returns for a number that does not fit."""
+ASKS = "tdsl_asks"
+"""In the body of an entry: what it returns for a grid function that reads more than it has."""
 PACKED = "tdsl_packed"
 """In the body of an entry: a statement after the parameters are in the buffer."""
+ARGUMENTS = "tdsl_arguments"
+"""In the body of an entry: the arguments of the call by name, as far as they are known there."""
 ASKED = "tdsl_asked"
 """In the body of an entry: the grid as the user gave it, for calls that go to another program."""
 
@@ -33,7 +37,8 @@ class Shape:
     """The arguments of a call, as far as the text of a guard depends on them.
 
     kinds: per parameter.  by_value: plans depend on extents, integers and the grid.
-    plain: parameters whose integers are not looked at.  defaults: parameters that have one.
+    plain: parameters whose integers are not looked at.  defaults: parameters that have one which
+    does not change.
     factors: parameters for which it matters that an integer is 1; None for all.
     limits: for parameters, constants whose value it matters to have.
     """
@@ -85,8 +90,8 @@ class GuardText:
         self.listed = ", ".join([*listed, *(defaults[n] for n in last), "**tdsl_options"])
         passed = ["tdsl_grid", *first, "*tdsl_more", *(f"{n}={n}" for n in last), "**tdsl_options"]
         self.passed = ", ".join(passed)
-        everything = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
-        self.slow = f"tdsl_slow(tdsl_grid, {everything}, tdsl_more, tdsl_options)"
+        self.everything = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
+        self.slow = f"tdsl_slow(tdsl_grid, {self.everything}, tdsl_more, tdsl_options)"
         self.names = ", ".join(names)
         self.facts = "".join(f"{f}, " for f in facts_of(shape))
         self.made = _Facts(shape)
@@ -102,11 +107,16 @@ def tdsl_launch({self.listed}):
         return {self.slow}
     try:
         {self.reads}
+        if {" or ".join(self.made.lazy) or "False"}:
+            return {self.slow}
         tdsl_run, tdsl_fast = tdsl_entries[{self.key}]
     except (AttributeError, KeyError, TypeError, RuntimeError):
         return {self.slow}
     tdsl_space["{FAST}"] = tdsl_fast
-    if tdsl_run(tdsl_grid, {self.facts}):
+    tdsl_odd = tdsl_run(tdsl_grid, {self.facts})
+    if tdsl_odd is {ASKS}:
+        tdsl_odd = tdsl_run(tdsl_reading(tdsl_grid, {self.everything}), {self.facts})
+    if tdsl_odd:
         {self.slow}
 
 def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
@@ -140,6 +150,10 @@ def tdsl_key(tdsl_grid, tdsl_options, /, {self.names}):
             tests.insert(0, f"({each})")
         known = "".join(f"    {line}\n" for line in made.known)
         joined = ("\n" + " " * 12 + "and ").join(tests)
+        body = _with_arguments(body).replace(ARGUMENTS, self.everything)
+        for odd in (REFUSED, ASKS):
+            body = body.replace(odd, _as_asked(self.slow))
+        body = body.replace(PACKED, packed)
         text = f"""\
 def tdsl_fast({self.listed}):
     try:
@@ -150,7 +164,7 @@ def tdsl_fast({self.listed}):
             {again}
     except (AttributeError, TypeError, RuntimeError):
         {again}
-{known}{_with_arguments(body).replace(REFUSED, _as_asked(self.slow)).replace(PACKED, packed)}"""
+{known}{body}"""
         return text if first else _with_addresses(text)
 
 
@@ -175,7 +189,8 @@ class _Facts:
     reads: statements that read the facts.  key: expressions that decide the program.
     tests: true for a call with the key of another one, whose `values` are `tdsl_0`, ...
     odd: tests that are true for calls of other shapes.  tensors: names of torch's tensors, with
-    tests of their own.  first: reads of what the tests do not tell.  known: of what they tell.
+    tests of their own.  lazy: tests for negations still to be done, which no kernel takes.
+    first: reads of what the tests do not tell.  known: of what they tell.
     memory: names of all arguments with addresses.  exact: the test of their alignment, lows: their
     low bytes, as bytes of the buffer compare with.
     """
@@ -189,6 +204,7 @@ class _Facts:
         self.odd: list[str] = []
         self.tensors: list[str] = []
         self.tensor_tests: list[str] = []
+        self.lazy: list[str] = []
         self.first: list[str] = []
         self.known: list[str] = []
         for name, kind in shape.kinds:
@@ -231,6 +247,9 @@ class _Facts:
             tests = self.tests
         else:
             self.tensors.append(name)
+            # Where all tensors are looked at in one call, that tells a lazy negation as well.
+            tests.append(f"not {name}.is_neg()")
+            self.lazy.append(f"{name}.is_neg()")
         compared = [(f"{name}.dtype", "is"), (f"{name}.get_device()", "==")]
         if kind != "pointer":
             compared += [(f"{name}.shape", "=="), (f"{name}.stride()", "==")]
@@ -274,11 +293,12 @@ class _Facts:
         return known if kind == "int" else f"({name} >> 31, {known})"
 
     def _constant(self, name: str) -> None:
-        """1, 1.0 and True are different constants; a default need not be hashable."""
+        """Constants that are equal may be different ones, and one object may have changed."""
         both = f"({name}, {name}.__class__)"
+        both = f"{both} if {name}.__class__ in tdsl_plain else tdsl_told({name})"
         default = name in self.shape.defaults
-        self.key.append(f"{name} is tdsl_default_{name} or {both}" if default else both)
-        last, kind = self._last(name), self._last(f"tdsl_compared.get({name}.__class__)")
+        self.key.append(f"{name} is tdsl_default_{name} or ({both})" if default else f"({both})")
+        last, kind = self._last(f"tdsl_fixed({name})"), self._last(f"tdsl_compared({name})")
         self.tests.append(f"({name} is {last} or {name}.__class__ is {kind} and {name} == {last})")
 
     def _alignment(self, pointers: list[str]) -> None:

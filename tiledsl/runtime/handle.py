@@ -16,6 +16,8 @@ from tiledsl.runtime.entry import WRONG_CONTEXT
 from tiledsl.runtime.frame import NULL
 from tiledsl.runtime.frame import Frame
 from tiledsl.runtime.launcher import Launcher
+from tiledsl.runtime.launching import launching
+from tiledsl.runtime.launching import located
 from tiledsl.runtime.params import Grid
 from tiledsl.runtime.signature import has_pointer
 
@@ -37,8 +39,14 @@ class Handle:
         raise NotImplementedError
 
     @staticmethod
-    def of(launcher: Launcher, device: int, args: Mapping[str, Any], user_grid: Grid) -> Handle:
-        """A handle for arguments of a device. Raises LaunchError."""
+    def of(
+        launcher: Launcher,
+        device: int,
+        args: Mapping[str, Any],
+        user_grid: Grid,
+        fn: Callable[..., object],
+    ) -> Handle:
+        """A handle for arguments of a device; fn: the kernel, for errors. Raises LaunchError."""
         loaded = launcher.load(device)
         grid = None if 0 in user_grid else launcher.grid(loaded, user_grid)
         if launcher.module.is_debug:
@@ -46,7 +54,7 @@ class Handle:
             return _made(lambda _: submit(driver.raw_stream()(device)), args, grid)
         run = _nothing
         if grid is not None:
-            run = _Bound(launcher, device, args, user_grid, grid).call()
+            run = _Bound(launcher, device, args, user_grid, grid, fn).call()
         return _made(run, args, grid)
 
 
@@ -76,9 +84,10 @@ class _Bound:
         args: Mapping[str, Any],
         user_grid: Grid,
         grid: Grid,
+        fn: Callable[..., object],
     ) -> None:
         self.launcher, self.device, self.args = launcher, device, args
-        self.user_grid, self.grid = user_grid, grid
+        self.user_grid, self.grid, self.fn = user_grid, grid, fn
         self.loaded = launcher.load(device)
         self.frame = self.packed()
         self.tensors = {n: v for n, v in args.items() if has_pointer(v)}
@@ -96,11 +105,12 @@ class _Bound:
     def moved(self) -> LaunchError:
         """The error for tensors that are not what they were."""
         found = [n for n, v in self.tensors.items() if self.facts[n] != _facts(v)]
-        return LaunchError(
+        error = LaunchError(
             f"handle of kernel {self.launcher.module.name}: argument {', '.join(found)} has other "
             "memory or extents than when it was bound",
             hint="bind again after a tensor was resized, transposed in place or freed",
         )
+        return located(error, self.fn)
 
     def config(self, stream: int) -> Any:
         """The configuration for a stream, which no other thread changes."""
@@ -115,13 +125,14 @@ class _Bound:
     def refused(self, status: int) -> None:
         """Launches again in the device's own context, or raises LaunchError."""
         if status not in WRONG_CONTEXT:
-            raise self.launcher.failed(status, self.grid)
+            raise located(self.launcher.failed(status, self.grid), self.fn)
         self.elsewhere()
 
     def elsewhere(self) -> None:
         """Launches while another device is current."""
         stream = driver.raw_stream()(self.device)
-        self.launcher.submit(self.loaded, self.packed(), self.grid, stream)
+        with launching(self.fn):
+            self.launcher.submit(self.loaded, self.packed(), self.grid, stream)
 
     def call(self) -> Callable[[Any], None]:
         """The generated function."""

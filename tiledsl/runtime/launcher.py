@@ -20,9 +20,9 @@ from tiledsl.runtime.params import Grid
 from tiledsl.runtime.params import Packer
 from tiledsl.runtime.watch import Watcher
 from tiledsl.target import HOPPER
+from tiledsl.target import MAX_GRID
 from tiledsl.target import Target
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
 CERTAIN_CLUSTER = 2
 """Clusters up to this size fill every SM (two SMs share a TPC); larger ones depend on the chip."""
 
@@ -33,14 +33,22 @@ def check_user_grid(grid: tuple[int, ...]) -> Grid:
     """Three extents, missing ones 1.
 
     Raises:
-        LaunchError: more than three extents, or a negative one.
+        LaunchError: more than three extents, a negative one, or one that no device has.
     """
     extents = (*(int(extent) for extent in grid), 1, 1, 1)[: max(3, len(grid))]
     if not 1 <= len(grid) <= len(MAX_GRID) or min(extents) < 0:
         raise LaunchError(f"grid {tuple(grid)}: expected 1 to 3 extents of at least 0")
-    if max(extents) > MAX_GRID[0]:
-        raise LaunchError(f"grid {tuple(grid)}: an extent is over 2**31 - 1")
+    _check_limits(extents, extents)
     return extents[0], extents[1], extents[2]
+
+
+def _check_limits(grid: tuple[int, ...], user_grid: tuple[int, ...]) -> None:
+    for axis, (extent, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
+        if extent > most and 0 not in grid:
+            raise LaunchError(
+                f"grid {user_grid}: axis {axis} needs {extent} CTAs, at most {most} are possible",
+                hint="the first axis takes 2**31 - 1" if axis else None,
+            )
 
 
 def launch_grid(
@@ -67,11 +75,7 @@ def launch_grid(
         grid = (min(math.prod(tiles), max(1, resident_clusters)) * ctas, 1, 1)
     else:
         grid = (user_grid[0] * spec.split_k, user_grid[1], user_grid[2])
-    for axis, (extent, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
-        if extent > most:
-            raise LaunchError(
-                f"grid {user_grid}: axis {axis} needs {extent} CTAs, at most {most} are possible"
-            )
+    _check_limits(grid, user_grid)
     if grid[0] % cluster_size:
         raise LaunchError(
             f"grid {user_grid}: {grid[0]} CTAs on axis 0 do not fill clusters of {cluster_size}"

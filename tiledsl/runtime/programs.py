@@ -44,7 +44,8 @@ class Program:
 
     chosen: values of the constants that were left to the compiler.  report: what it decided.
     origin: "compiled", "disk" or "bundle".  certificate: the proof of a specialised kernel's
-    synchronisation, as text.  stored: arguments that it stores to.
+    synchronisation, as text.  stored: arguments that it stores to.  follows_precision: torch's
+    setting for float32 products decides its code.
     """
 
     module: KernelModule
@@ -54,6 +55,7 @@ class Program:
     origin: str = "compiled"
     certificate: str = ""
     stored: tuple[str, ...] = ()
+    follows_precision: bool = False
     _launcher: Launcher | None = field(default=None, repr=False)
 
     @property
@@ -130,7 +132,7 @@ def program_record(program: Program, facts: Mapping[str, Any]) -> Record:
     compiled, binaries = encode_compiled(program.compiled)
     chosen = {k: encode(v) for k, v in program.chosen.items()}
     made = {**facts, "module": module, "compiled": compiled, "chosen": chosen}
-    made["stored"] = list(program.stored)
+    made |= {"stored": list(program.stored), "follows_precision": program.follows_precision}
     about = {"report": program.report.encode(), "certificate": program.certificate.encode()}
     return Record(made, {**about, **texts, **binaries})
 
@@ -146,6 +148,7 @@ def program_of(record: Record, origin: str) -> Program:
         origin,
         blobs["certificate"].decode(),
         tuple(facts["stored"]),
+        bool(facts["follows_precision"]),
     )
 
 

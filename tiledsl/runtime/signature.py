@@ -158,11 +158,7 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
         LaunchError: a dtype outside the language; names the argument.
     """
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            raise LaunchError(
-                f"argument {name}: expected a strided tensor, got layout {value.layout}"
-            )
-        low_bits = _low_bits(value)
+        low_bits = _low_bits(name, value)
         key = (value.dtype, value.shape, value.stride(), low_bits)
         found = _seen.get(key)
         if found is None:
@@ -179,7 +175,11 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
     strides = (
         tuple(cast("Iterable[int]", stride())) if callable(stride) else contiguous_strides(shape)
     )
-    found = spec_of(dtype, shape, strides, ptr=value.data_ptr() & _ALIGN_MASK)
+    if isinstance(value, TensorDescriptor):
+        low_bits = 0 if value.is_meta else _low_bits(name, value.base)
+    else:
+        low_bits = value.data_ptr() & _ALIGN_MASK
+    found = spec_of(dtype, shape, strides, ptr=low_bits)
     if isinstance(value, TensorDescriptor):
         *block, padding = value.block
         return replace(found, block_shape=tuple(block), padding=padding)
@@ -189,10 +189,23 @@ def tensor_spec(name: str, value: HasPointer) -> TensorSpec:
 _seen: dict[object, TensorSpec] = {}
 
 
-def _low_bits(tensor: torch.Tensor) -> int:
+def _low_bits(name: str, tensor: torch.Tensor) -> int:
+    """Of the address. Raises LaunchError for a tensor whose elements are not in its memory."""
+    if tensor.layout is not torch.strided:
+        raise LaunchError(f"argument {name}: expected a strided tensor, got layout {tensor.layout}")
+    if tensor.is_neg() or tensor.is_conj():
+        raise LaunchError(
+            f"argument {name}: a lazy {'negation' if tensor.is_neg() else 'conjugate'}, whose "
+            "memory holds other numbers",
+            hint=f"pass {name}.resolve_neg() (or .resolve_conj())",
+        )
     if tensor.is_meta:
         return int(tensor.storage_offset()) * tensor.dtype.itemsize & _ALIGN_MASK
-    return tensor.data_ptr() & _ALIGN_MASK
+    try:
+        return tensor.data_ptr() & _ALIGN_MASK
+    except RuntimeError as fault:
+        kind = type(tensor).__name__
+        raise LaunchError(f"argument {name}: a {kind} without an address: {fault}") from fault
 
 
 def _new_spec(name: str, tensor: torch.Tensor, low_bits: int) -> TensorSpec:
@@ -213,7 +226,7 @@ def pointer_spec(name: str, value: HasPointer) -> PointerSpec:
     if dtype is None:
         raise _unsupported(name, given)
     is_tensor = isinstance(value, torch.Tensor)
-    low_bits = _low_bits(value) if is_tensor else value.data_ptr() & _ALIGN_MASK
+    low_bits = _low_bits(name, value) if is_tensor else value.data_ptr() & _ALIGN_MASK
     return _pointers[dtype, low_bits]
 
 

@@ -12,6 +12,7 @@ import torch
 import tiledsl
 import tiledsl.language as tl
 from tests.unit.runtime import fake_driver
+from tiledsl.errors import LaunchError
 
 N = 256
 
@@ -123,7 +124,7 @@ def test_what_has_no_address_goes_the_slow_way(fake):
         def data_ptr(self):
             raise RuntimeError("no storage")
 
-    with pytest.raises(RuntimeError, match="no storage"):
+    with pytest.raises(LaunchError, match="argument x1: a Lost without an address: no storage"):
         kernel[(1,)](x, y.as_subclass(Lost), N, N, N)
     kernel[(1,)](x, y, N, N, N)
     assert [fake.launches[-1].value(at) for at in range(2)] == [x.data_ptr(), y.data_ptr()]

@@ -7,9 +7,11 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tests.unit.runtime import fake_driver
 from tests.unit.ws.kernels import matmul
 from tiledsl.errors import LaunchError
 from tiledsl.errors import TypeMismatch
+from tiledsl.runtime.descriptor import TensorDescriptor
 
 
 @tiledsl.jit
@@ -27,13 +29,13 @@ def typed(x, n: tl.int32, BLOCK: tl.constexpr):
     [
         (
             lambda meta: (meta["BLOC"],),
-            "reads 'BLOC', which is no parameter\nhint: did you mean 'BLOCK'",
+            "reads 'BLOC', which is no parameter(.*\n)+hint: did you mean 'BLOCK'",
         ),
-        (lambda meta: (meta["size"],), "reads 'size'.*\nhint: it may read x, n, BLOCK"),
+        (lambda meta: (meta["size"],), "reads 'size'(.*\n)+hint: it may read x, n, BLOCK"),
         (lambda meta: (meta["BLOCK"] + "1",), "failed: unsupported operand"),
         (
             lambda: (1,),
-            "cannot be called with the meta-parameters.*\nhint: write it as `lambda meta",
+            "cannot be called with the meta-parameters(.*\n)+hint: write it as `lambda meta",
         ),
         ("ab", "grid must be one to three ints"),
     ],
@@ -99,3 +101,85 @@ def test_edited_text_is_inspected_like_the_kernel(tmp_path) -> None:
     assert edited.compile(x, 1, 8).compiled.spill_bytes == 0
     assert f"the text is that of {path}" in edited.report(x, 1, 8)
     assert str(path) in repr(edited)
+
+
+NEGATED = torch.randn(8, dtype=torch.cfloat).conj().imag
+
+
+@pytest.mark.parametrize("place", ["cpu", "device"])
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    ("grid", "x", "n", "text"),
+    [
+        ((2.0, 1), None, 1, r"fill\(\): grid must be one to three ints, got \(2.0, 1\)"),
+        ((1, 65536), None, 1, r"fill\(\): grid \(1, 65536, 1\): axis 1 needs 65536 CTAs, at most"),
+        (lambda _: (1, 1, 65536), None, 1, r"axis 2 needs 65536 CTAs, at most 65535"),
+        ((2**31,), None, 1, r"axis 0 needs 2147483648 CTAs"),
+        ((-1,), None, 1, r"fill\(\): grid extents must not be negative"),
+        ((1,), "a", 1, r"fill\(\): argument x: expected a tensor or scalar, got str"),
+        ((1,), torch.zeros(8).to_sparse(), 1, r"fill\(\): argument x: expected a strided tensor"),
+        (
+            (1,),
+            NEGATED,
+            1,
+            r"fill\(\): argument x: a lazy negation.*(.*\n)+hint: pass x.resolve_neg",
+        ),
+        ((1,), None, 2**64, r"fill\(\): argument n: 18446744073709551616 does not fit"),
+    ],
+)
+def test_errors_of_launches_name_the_kernel_and_its_place(
+    monkeypatch, place, grid, x, n, text, warm
+) -> None:
+    fill.forget()
+    x = torch.zeros(8) if x is None else x
+    if place == "device":
+        fake_driver.install(monkeypatch)
+    if warm:
+        fill[(1,)](torch.zeros(8), 1, 8)
+    for ask in (fill.run, fill.bind, fill.report):
+        with pytest.raises(LaunchError, match=text) as caught:
+            ask(x, n, 8, grid=grid)
+        assert caught.value.loc is not None
+        assert "test_messages.py:" in str(caught.value)
+        assert "\n    def fill(x, n, BLOCK: tl.constexpr):\n        ^^^^" in str(caught.value)
+
+
+def test_a_negation_under_a_descriptor_and_on_a_warm_path(monkeypatch) -> None:
+    fake = fake_driver.install(monkeypatch)
+    fill.forget()
+    plain = torch.zeros(16)[::2]
+    for _ in range(3):
+        fill[(1,)](plain, 1, 8)
+    for _ in range(3):
+        with pytest.raises(LaunchError, match="argument x: a lazy negation"):
+            fill[(1,)](NEGATED, 1, 8)
+    fill[(1,)](NEGATED.resolve_neg(), 1, 8)
+    assert len(fake.launches) == 4
+    strided = torch.zeros(16)[::2].view(1, 8)
+    for tensor in (NEGATED.view(1, 8), strided, strided):
+        if tensor.is_neg():
+            with pytest.raises(LaunchError, match="argument a: a lazy negation"):
+                described[(1,)](TensorDescriptor.from_tensor(tensor, [1, 8]))
+        else:
+            described[(1,)](TensorDescriptor.from_tensor(tensor, [1, 8]))
+    with pytest.raises(LaunchError, match="argument a: a lazy negation"):
+        described[(1,)](TensorDescriptor.from_tensor(NEGATED.view(1, 8), [1, 8]))
+    assert len(fake.launches) == 6
+
+
+@tiledsl.jit
+def described(a):
+    a.store((0, 0), a.load((0, 0)))
+
+
+def test_a_number_for_a_pointer() -> None:
+    @tiledsl.jit
+    def moved(x, y, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(y + at * n, tl.load(x + at))
+
+    x = torch.zeros(8)
+    with pytest.raises(TypeMismatch, match=r"store\(\): .*made of argument y(.*\n)+hint: give a "):
+        moved[(1,)](x, 5, 8, 8)
+    with pytest.raises(TypeMismatch, match=r"load\(\): expected a pointer.* made of argument x"):
+        moved[(1,)](5, x, 8, 8)

@@ -299,11 +299,16 @@ def dot(
     return as_value(builder, product, out)
 
 
+FOLLOWS_PRECISION = "follows_precision"
+"""Fact of a graph with f32 dots that name no precision."""
+
+
 def follow_precision(graph: TileGraph, precision: str) -> None:
-    """Gives the f32 dots that name no precision this one."""
+    """Gives the f32 dots that name no precision this one; the facts say whether there are any."""
     for op in graph.find(Dot):
         if op.precision == "" and isinstance(op.a.type, TileType) and op.a.type.dtype == float32:
             op.precision = precision
+            graph.facts[FOLLOWS_PRECISION] = True
 
 
 def _promotion(dtype: DType, imprecise: int | None) -> int:

@@ -16,15 +16,18 @@ from tiledsl.ir.broadcasting import shape_of
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.builtin import builtin
 from tiledsl.ir.markers import unwrap
+from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
 from tiledsl.ir.operands import as_value
 from tiledsl.ir.operands import describe
 from tiledsl.ir.operands import dtype_argument
 from tiledsl.ir.operands import is_true
+from tiledsl.ir.ops.elementwise import Add
 from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.ops.elementwise import Select
+from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.pointer import LOAD_HINTS
 from tiledsl.ir.ops.pointer import STORE_HINTS
 from tiledsl.ir.ops.pointer import Barrier
@@ -137,10 +140,24 @@ def pointer_operand(x: object, what: str) -> Value:
                 hint=f"use {name}.load(offsets, block_shape) and {name}.store(offsets, tile), "
                 "or leave out the annotation to get a pointer",
             )
+    names = _arguments_in(x) if isinstance(x, Value) else []
+    made = f", made of argument {' and '.join(names)}" if names else ""
+    hint = "pointers are arguments that are tensors, moved by + and - of integers"
+    if len(names) == 1:
+        hint = f"give a tensor for {names[0]}; {hint}"
     raise TypeMismatch(
-        f"{what}: expected a pointer or a tile of pointers, got {describe(x)}",
-        hint="pointers are arguments that are tensors, moved by + and - of integers",
+        f"{what}: expected a pointer or a tile of pointers, got {describe(x)}{made}", hint=hint
     )
+
+
+def _arguments_in(value: Value) -> list[str]:
+    """Arguments of the kernel that a value is, or is a sum of, in order."""
+    op, region = value.defining_op, value.owner
+    if isinstance(region, Region):
+        return [value.name] if region.parent is None and value.name else []
+    if not isinstance(op, Add | Sub | Broadcast | Cast | ExpandDims | Reshape | Splat):
+        return []
+    return list(dict.fromkeys(name for v in op.operands for name in _arguments_in(v)))
 
 
 def masked(b: Builder, pointer: Value, mask: Mask, what: str) -> Value | None:

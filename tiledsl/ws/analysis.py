@@ -52,6 +52,8 @@ from tiledsl.ws.operands import place_of
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.order_problems import order_problems
 from tiledsl.ws.row_sums import row_sums
+from tiledsl.ws.slot_vectors import loads_of
+from tiledsl.ws.slot_vectors import slot_vectors
 
 NO_DOT = "the kernel has no dot"
 NO_LOOP = "a dot stands outside of a for loop; roles take loops over blocks of K"
@@ -118,7 +120,8 @@ def analyze(graph: TileGraph) -> Analysis:
             return out
         out.loops.append(found)
     loads = [o.op for f in out.loops for o in f.loads]
-    for reason, op in order_problems(graph, loads):
+    vectors = [op for f in out.loops for op in loads_of(slot_vectors(f))]
+    for reason, op in order_problems(graph, [*loads, *vectors]):
         out.decline("warp_specialize", reason, op.loc)
         return out
     copies = [op for op in loads if isinstance(op, pointer.Load)]

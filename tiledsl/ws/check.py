@@ -19,6 +19,9 @@ from tiledsl.ir.op import Region
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ws.check_bounds import bounds_of
+from tiledsl.ws.check_data import ALWAYS
+from tiledsl.ws.check_data import IN_TURNS
+from tiledsl.ws.check_data import NEVER
 from tiledsl.ws.check_empty import is_empty
 from tiledsl.ws.check_empty import is_never
 from tiledsl.ws.check_machine import RULES
@@ -143,13 +146,17 @@ def _run_all(run: PointRun) -> list[str]:
     """Runs the launches that stand for all; returns what to report of their loops."""
     code, size = run.code, run.cluster_size
     points = launch_points(code, size, SCALES[0])
-    for point in points.few:
-        run.launch(point)
+    ways = (NEVER, ALWAYS, IN_TURNS) if code.chosen else (NEVER,)
+    for run.way in ways:
+        for point in points.few:
+            run.launch(point)
     steady: list[str] | Fault = []
     for scale in SCALES:
         if scale != SCALES[0]:
             points = launch_points(code, size, scale)
-        noted = [run.watch(p) for p in points.many]
+        noted: list[Entries] = []
+        for run.way in ways:
+            noted += [run.watch(p) for p in points.many]
         noted += _wide_runs(run, noted)
         steady = steady_lines(noted)
         if not isinstance(steady, Fault):
@@ -195,8 +202,10 @@ def _reach(run: PointRun) -> list[str]:
         branch = region.parent
         if region in reached:
             continue
+        is_free = branch in code.chosen
         if branch is not None and (
-            branch.parent in dead or never_runs(region, reached) or is_never(region)
+            branch.parent in dead
+            or (not is_free and (never_runs(region, reached) or is_never(region)))
         ):
             dead.add(region)
         elif isinstance(branch, For) and is_empty(branch):

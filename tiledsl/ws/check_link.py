@@ -255,6 +255,7 @@ class Linker:
                 branch = self._branch(op)
                 inner = (branch.then[0], branch.orelse[0])
                 pure, loops = all(b.pure for b in inner), any(b.loops for b in inner)
+                pure = pure and op not in self._code.chosen
                 return (BRANCH, branch), Part(op, pure=pure, loops=loops)
             case For():
                 loop = self._loop(op)

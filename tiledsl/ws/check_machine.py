@@ -17,6 +17,7 @@ from tiledsl.ir.ops import program
 from tiledsl.ir.ops import role
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ws.check_data import NEVER
 from tiledsl.ws.check_link import Linker
 from tiledsl.ws.check_memory import MemoryRules
 from tiledsl.ws.check_places import PlaceRules
@@ -111,8 +112,8 @@ class Machine(PlaceRules, MemoryRules):
 
     whole: with its data. crews: by thread, all that execute the same steps. teams: threads whose
     control flow is the same. given: scalars that a launch gives. reached: regions that any
-    launch has run. forced: branches that are taken whatever their conditions are. loaded:
-    values of the scalars that the program loads.
+    launch has run. forced: branches that are taken whatever their conditions are. way: how those
+    that follow from data are. loaded: values of the scalars that the program loads.
     """
 
     whole = False
@@ -125,6 +126,7 @@ class Machine(PlaceRules, MemoryRules):
         self.threads: list[Thread] = []
         self.reached: set[Region] = set()
         self.forced: dict[Op, bool] = {}
+        self.way = NEVER
         self.loaded: dict[Op, int] = {}
         self.box_sizes = {}
         self.given: dict[Value, Any] = {}

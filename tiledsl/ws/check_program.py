@@ -36,6 +36,9 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.ops.smem import ReadScalars
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.check_data import NO_DATA
+from tiledsl.ws.check_data import follows_from_data
+from tiledsl.ws.check_data import refuse_data
 
 
 class LaunchPoint(NamedTuple):
@@ -99,7 +102,8 @@ class Program:
     dimension) and of the arguments (value, -1) that decide something. uneven: trips depend on the
     tile. unknown: ops that the checker cannot judge.
     reads: loads of scalars that decide something. cursors: of each role. constants: values of the
-    constants, which are no steps. units: as units_of_trips found them. tables: see check_bounds.
+    constants, which are no steps. chosen: branches that follow from data, with their numbers.
+    units: as units_of_trips found them. tables: see check_bounds.
     """
 
     graph: TileGraph
@@ -114,6 +118,7 @@ class Program:
     reads: list[Op] = field(default_factory=list[Op])
     cursors: dict[Role, list[Value]] = field(default_factory=dict[Role, list[Value]])
     constants: dict[Value, Any] = field(default_factory=dict[Value, Any])
+    chosen: Mapping[Op, int] = field(default_factory=dict[Op, int])
     units: tuple[int, dict[int, int]] | None = None
     tables: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
@@ -278,6 +283,11 @@ def cut_down(
     ops = [o for found in by_role.values() for o in found]
     flight = flight_values(ops)
     needed = needed_scalars(_roots(ops, rules))
+    data = NO_DATA if whole else follows_from_data(graph, ops, needed, rules, flight)
+    if data.values:
+        ops = [o for o in ops if o not in data.left_out]
+        needed = needed_scalars(_roots([o for o in ops if o not in data.chosen], rules))
+        refuse_data(needed, data.values)
     made = Program(
         graph=graph,
         roles=roles,
@@ -291,6 +301,7 @@ def cut_down(
             r: [o.result for o in found if type(o) is CursorCreate] for r, found in by_role.items()
         },
     )
+    made.chosen = {op: number for number, op in enumerate(data.chosen)}
     for op in ops:
         cls = type(op)
         kind = HANDLED if cls in rules else KINDS.get(cls, SCALAR)

@@ -14,6 +14,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops.role import Role
+from tiledsl.ws.check_data import is_taken
 from tiledsl.ws.check_machine import Machine
 from tiledsl.ws.check_program import Program
 from tiledsl.ws.check_program import role_of
@@ -60,6 +61,8 @@ class Tracer:
         self._watched = watched
         self._watches = False
         self._reached = machine.reached
+        self._chosen_ops = machine.code.chosen
+        self._times: dict[Op, int] = {}
         self._written: dict[tuple[int, Value], Written] = {}
         self._follow: dict[int, Callable[[Thread, Any, list[Row]], None]] = {
             ASKS: self._ask,
@@ -81,6 +84,7 @@ class Tracer:
         lead.place, lead.tile = (team[0].cta.rank, team[0].warpgroup), 0
         lead.env.clear()
         lead.env.update(self._machine.given)
+        self._times.clear()
         self._watches = self._watched in team
         try:
             block = self._machine.block(team)
@@ -127,7 +131,9 @@ class Tracer:
 
     def _branch(self, t: Thread, branch: Branch, out: list[Row]) -> None:
         op = branch.op
-        taken = self._machine.forced.get(op, t.env[op.condition])
+        taken = self._machine.forced.get(op)
+        if taken is None:
+            taken = self._chosen(t, op) if op in self._chosen_ops else t.env[op.condition]
         inner, moves = branch.then if taken else branch.orelse
         if inner.rows is not None:
             self._reached.add(inner.region)
@@ -137,6 +143,11 @@ class Tracer:
         if moves is not NOTHING:
             moves.apply(t.env)
             out += moves.rows
+
+    def _chosen(self, t: Thread, op: Op) -> bool:
+        """Whether a branch is taken that follows from data."""
+        time = self._times[op] = self._times.get(op, -1) + 1
+        return is_taken(self._machine.way, t, self._chosen_ops[op], time)
 
     def _loop(self, t: Thread, loop: Loop, out: list[Row]) -> None:
         env, op, body = t.env, loop.op, loop.body

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import yielded
+from tiledsl.ir.ops.mma import Dot
 from tiledsl.ir.ops.program import ProgramId
 
 
@@ -73,13 +75,37 @@ def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     return out
 
 
+def unknown_to_loads(graph: TileGraph, loads: Iterable[Op]) -> set[Value]:
+    """What a role cannot know that only loads.
+
+    It follows from what `loads` bring to the consumers, from products, or from side effects, which
+    happen in the consumers.
+    """
+    sources = [r for op in loads for r in op.results]
+    sources += drawn_values(graph)
+    sources += [op.result for op in graph.find(Dot)]
+    return tainted_values(graph, sources)
+
+
+def drawn_values(graph: TileGraph) -> list[Value]:
+    """What side effects give: the old elements of atomic operations."""
+    return [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
+
+
+def _spread_while(op: While, bad: set[Value]) -> None:
+    """From what a `while` carries to its arguments and results."""
+    condition, *given = yielded(op.before)
+    for i, (v, nxt) in enumerate(zip(given, yielded(op.body), strict=True)):
+        if op.init[i] in bad or nxt in bad:
+            bad.add(op.before.args[i])
+        if v in bad or condition in bad:
+            bad.update((op.body.args[i], op.results[i]))
+
+
 def tainted_values(  # noqa: C901 - a case per kind of region
     graph: TileGraph, sources: Iterable[Value]
 ) -> set[Value]:
-    """Values that depend on any of `sources`, through loops and branches too.
-
-    The load role cannot know them.
-    """
+    """Values that depend on any of `sources`, through loops and branches too."""
     bad: set[Value] = set(sources)
     changed = True
     while changed:
@@ -103,6 +129,8 @@ def tainted_values(  # noqa: C901 - a case per kind of region
                         or yielded(op.orelse)[i] in bad
                     ):
                         bad.add(res)
+            elif isinstance(op, While):
+                _spread_while(op, bad)
             elif any(v in bad for v in op.operands):
                 bad.update(op.results)
             changed |= len(bad) != before

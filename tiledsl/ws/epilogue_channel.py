@@ -18,7 +18,6 @@ from typing import Protocol
 from tiledsl.dtypes import int32
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -43,11 +42,12 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import SmemType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.channels import Channel
-from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.partition import constant_step
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.producer import ProducerBuilder
+from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.stores import StoreGeometry
 from tiledsl.ws.stores import is_turned
 
@@ -126,10 +126,8 @@ def unknown_values(
     graph: TileGraph, operands: dict[int, Channel], loads: tuple[Load, ...]
 ) -> set[Value]:
     """What a role without the dots cannot know."""
-    sources = [o.op.result for c in operands.values() for o in c.loads]
-    sources += [load.result for load in loads]
-    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    return tainted_values(graph, sources)
+    brought = (op for c in operands.values() for op in loads_of(c.loads))
+    return unknown_to_loads(graph, (*brought, *loads))
 
 
 class LoaderBuilder(ProducerBuilder):

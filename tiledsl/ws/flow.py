@@ -11,6 +11,7 @@ continue the same channels.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
@@ -37,7 +38,7 @@ from tiledsl.ws.analysis import Declined
 from tiledsl.ws.bounded import Bound
 from tiledsl.ws.bounded import bound_of
 from tiledsl.ws.dependence import program_axes
-from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.dot_loop import PROMOTION
 from tiledsl.ws.dot_loop import is_zero_tile
 from tiledsl.ws.dot_loop import needs_promotion
@@ -50,6 +51,7 @@ from tiledsl.ws.operands import major_problem
 from tiledsl.ws.operands import operand_load
 from tiledsl.ws.operands import smem_of_load
 from tiledsl.ws.order_problems import order_problems
+from tiledsl.ws.order_problems import unknown_place
 from tiledsl.ws.paired import pair_rows
 
 NESTED = (
@@ -122,8 +124,8 @@ def analyze_flow(graph: TileGraph) -> Flow:
             return out
         out.loops.append(found)
     out.outer = list(outer.values())
-    operands = [o.op for f in out.loops for d in f.dots for o in d.loads]
-    for reason, op in order_problems(graph, [*operands, *(o.op for o in out.outer)]):
+    brought = [o.op for f in out.loops for group in f.groups for o in group]
+    for reason, op in order_problems(graph, [*brought, *(o.op for o in out.outer)]):
         out.decline(reason, op)
     for dot in graph.find(Dot):
         if needs_promotion(dot):
@@ -150,7 +152,9 @@ def _flow_loop(
         if made is None:
             return None
         dots.append(made)
-    for item in _streamed(graph, loop, written, dots):
+    brought = [o.block for f in out.loops for group in f.groups for o in group]
+    brought += [o.block for o in (*outer.values(), *inner.values())]
+    for item in list(_streamed(graph, loop, written, inner, brought)):
         inner.setdefault(item.op.id, item)
     covered = {b.select.id for d in dots for b in d.bounds}
     dots = pair_rows(graph, loop, dots, inner, out.notes)
@@ -160,15 +164,16 @@ def _flow_loop(
 
 
 def _streamed(
-    graph: TileGraph, loop: For, written: set[Value], dots: list[FlowDot]
+    graph: TileGraph, loop: For, written: set[Value], inner: Container[int], loads: list[Load]
 ) -> Iterator[OperandLoad]:
     """Blocks that only tile math reads and that are as large as operands: quantised weights.
 
-    They come through channels too; where TMA cannot read one, the consumers load it themselves.
+    They come through channels too; where TMA cannot read one, or what the kernel computes says
+    where it lies, the consumers load it themselves. loads: what comes through channels already,
+    `inner` of this loop.
     """
-    made = tainted_values(graph, [d.dot.result for d in dots])
     for op in loop.body.ops:
-        if not isinstance(op, Load) or any(v in made for v in op.operands):
+        if not isinstance(op, Load) or op.id in inner:
             continue
         if not written.isdisjoint(tensors_of(op.tensor)):
             continue
@@ -176,6 +181,10 @@ def _streamed(
         assert isinstance(type_, TileType)
         if isinstance(smem, str) or type_.num_elements < STREAMED_ELEMENTS:
             continue
+        brought = [*loads, op]
+        if unknown_place(graph, brought, unknown_to_loads(graph, brought)) is not None:
+            continue
+        loads = brought
         axes: frozenset[int] = program_axes(op.tensor)
         for offset in op.offsets:
             axes |= program_axes(offset)

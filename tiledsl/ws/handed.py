@@ -34,6 +34,7 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.dependence import program_axes
 from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.slot_vectors import loads_of
 from tiledsl.ws.slot_vectors import slot_vectors
@@ -178,9 +179,7 @@ def _obstacle(graph: TileGraph, analysis: Analysis, values: tuple[Value, ...]) -
     if len(values) > MOST:
         return f"{len(values)} numbers, and a slot holds {MOST}"
     ops, first = graph.body.ops, analysis.loops[0].loop
-    sources = [o.op.result for f in analysis.loops for o in f.loads]
-    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    unknown = tainted_values(graph, sources)
+    unknown = unknown_to_loads(graph, (o.op for f in analysis.loops for o in f.loads))
     for v in values:
         op = v.defining_op
         assert op is not None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -14,16 +14,23 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import While
+from tiledsl.ir.ops.control import steering_scalars
 from tiledsl.ir.ops.memory import Load
 from tiledsl.ir.ops.memory import Store
 from tiledsl.ir.ops.memory import tensors_of
+from tiledsl.ws.dependence import drawn_values
 from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.pointer_hazards import depends
 from tiledsl.ws.pointer_hazards import pointer_hazard
 
 DRAWN = (
     "what is loaded depends on an atomic operation, which happens in one role only; draw it in a "
     "kernel before this one"
+)
+COMPUTED = (
+    "what is loaded, or how often, depends on what the kernel computes from loaded tiles, which "
+    "the load role does not know"
 )
 OVERWRITTEN = (
     "the kernel may store to the same elements twice, and bulk copies keep no order between "
@@ -40,34 +47,31 @@ LANES = (
 
 
 def order_problems(
-    graph: TileGraph, operands: Iterable[Load | pointer.Load]
+    graph: TileGraph, operands: Collection[Load | pointer.Load]
 ) -> Iterator[tuple[str, Op]]:
     """Accesses to memory whose order roles would not keep: why, and the op."""
     found = {
         HAZARD: memory_hazard(graph),
         LANES: pointer_hazard(graph),
         OVERWRITTEN: overwritten_store(graph),
-        DRAWN: drawn_operand(graph, operands),
+        DRAWN: unknown_place(graph, operands, tainted_values(graph, drawn_values(graph))),
+        COMPUTED: unknown_place(graph, operands, unknown_to_loads(graph, operands)),
     }
     for reason, op in found.items():
         if op is not None:
             yield reason, op
 
 
-def drawn_operand(graph: TileGraph, loads: Iterable[Load | pointer.Load]) -> Op | None:
-    """A load, or the control flow around one, that depends on the result of a side effect.
-
-    The load role cannot know it: the effect happens in the consumers.
-    """
-    effects = [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    if not effects:
-        return None
-    known = tainted_values(graph, effects)
-    for load in loads:
+def unknown_place(
+    graph: TileGraph, loads: Iterable[Load | pointer.Load], unknown: set[Value]
+) -> Op | None:
+    """A load, or the control flow around one, that depends on what the load role cannot know."""
+    for load in loads if unknown else ():
         around = [o for o in graph.enclosing(load) if isinstance(o, For | If)]
-        for op in (load, *around):
-            reads = (op.lower, op.upper, op.step) if isinstance(op, For) else op.operands
-            if any(v in known for v in reads):
+        if any(v in unknown for v in load.operands):
+            return load
+        for op in around:
+            if any(v in unknown for v in steering_scalars(op)):
                 return op
     return None
 

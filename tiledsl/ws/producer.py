@@ -13,6 +13,7 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.control import steering_scalars
 from tiledsl.ir.ops.control import yielded
 from tiledsl.ir.ops.elementwise import Sub
 from tiledsl.ir.ops.memory import Load
@@ -22,7 +23,7 @@ from tiledsl.ir.ops.role import Role
 from tiledsl.ir.types import SmemType
 from tiledsl.ws.channels import Channel
 from tiledsl.ws.channels import last_load
-from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.handed import Handed
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
@@ -69,13 +70,21 @@ class ProducerBuilder(RoleBuilder):
         if (
             op.effect is Effect.WRITE
             or op.id in self.others
-            or (
-                not isinstance(op, For | If | Yield) and any(v in self.tainted for v in op.operands)
-            )
+            or any(v in self.tainted for v in self.needs(op))
         ):
             return
         super().clone(op)
         self.map.update((r, self.taken[r]) for r in op.results if r in self.taken)
+
+    def needs(self, op: Op) -> tuple[Value, ...]:
+        """What has to be known for anything of an op: of a loop or branch, how often it runs.
+
+        What else a loop carries and what a branch yields is left out where it is not known. There
+        is nothing for this role in a branch whose condition is not: `unknown_place` refuses it.
+        """
+        if isinstance(op, For | If):
+            return steering_scalars(op)
+        return () if isinstance(op, Yield) else op.operands
 
     def take(self, handed: Handed) -> None:
         """Numbers of the tile that the role of the search has found."""
@@ -191,9 +200,7 @@ def build_producer(
         copies=plan.copies,
     )
     builder.add(role)
-    sources = [op.result for c in channels.values() for op in loads_of(c.loads)]
-    sources += [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
-    tainted = tainted_values(graph, sources)
+    tainted = unknown_to_loads(graph, (o for c in channels.values() for o in loads_of(c.loads)))
     with builder.at(role.body):
         maker = ProducerBuilder(builder, plan, channels, mapping, tainted, tiles)
         ops = [o for o in graph.body.ops if not isinstance(o, Yield)]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
-from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.role import Role
-from tiledsl.ws.dependence import tainted_values
+from tiledsl.ws.dependence import unknown_to_loads
 from tiledsl.ws.handed import Numbers
 from tiledsl.ws.handed import put_numbers
 from tiledsl.ws.plan import Plan
@@ -40,10 +39,9 @@ def build_search(
         warp=SEARCH_WARP,
     )
     builder.add(role)
-    written = [r for op in graph.walk() if op.effect is Effect.WRITE for r in op.results]
     search = graph.body.ops[: graph.body.ops.index(numbers.consumers.loop)]
     with builder.at(role.body):
-        maker = ProducerBuilder(builder, plan, {}, mapping, tainted_values(graph, written))
+        maker = ProducerBuilder(builder, plan, {}, mapping, unknown_to_loads(graph, ()))
         if numbers.drawn:
             tiles = drawn_tiles(builder, numbers)
             with builder.at(tiles.body):

@@ -35,6 +35,15 @@ def is_shared_out(value: Value) -> bool:
     return any(stride >= 4 for found in terms for stride, _, _ in found)
 
 
+def own_part(type_: TileType, warpgroup: int) -> Array:
+    """Where a warpgroup holds the elements of a tile."""
+    assert type_.layout is not None
+    own = np.zeros(type_.layout.padded_shape, bool)
+    places = type_.layout.coords()[4 * warpgroup : 4 * warpgroup + 4]
+    own[tuple(np.moveaxis(places, -1, 0))] = True
+    return own[tuple(map(slice, type_.shape))]
+
+
 def contents(x: Any) -> Any:
     """What an operand of a wgmma holds when it is read."""
     if not isinstance(x, Held):

@@ -33,6 +33,9 @@ from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops import program
 from tiledsl.ir.ops import smem
 from tiledsl.ir.ops import tma
+from tiledsl.ir.ops.atomic import Cas
+from tiledsl.ir.ops.atomic import Rmw
+from tiledsl.ir.ops.atomic import Update
 from tiledsl.ir.ops.barrier import ArriveCopies
 from tiledsl.ir.ops.pointer_copy import CopyLanes
 from tiledsl.ir.ops.tile import Undef
@@ -58,7 +61,9 @@ from tiledsl.ws.simulated_slots import contents
 from tiledsl.ws.simulated_slots import fill
 from tiledsl.ws.simulated_slots import is_shared_out
 from tiledsl.ws.simulated_slots import nothing
+from tiledsl.ws.simulated_slots import own_part
 from tiledsl.ws.simulated_slots import tensor_map_of
+from tiledsl.ws.simulated_updates import Updates
 
 EAGERNESS = 0.3
 """Chance of each copy or wgmma in flight to happen in a round."""
@@ -97,6 +102,7 @@ class Simulation(Coroutines):
         self.wgmmas: dict[Thread, list[tuple[int, Callable[[], None]]]] = {}
         self.copies: dict[Thread, list[Callable[[], None]]] = {}
         self.sent: dict[Thread, list[Callable[[], None]]] = {}
+        self.updates = Updates(code.graph)
         self.partials: dict[tuple[int, int], dict[int, Array]] = {}
         self.machines: dict[Thread, Interpreter] = {}
         for t in self.threads:
@@ -173,7 +179,11 @@ class Simulation(Coroutines):
         if isinstance(op, memory.Store | pointer.StoreLanes) and is_shared_out(op.value):
             self.store_own(t, op)
             return
-        results: Any = op.execute(self.machines[t], *[self.value(t, v) for v in op.operands])
+        values = [self.value(t, v) for v in op.operands]
+        if isinstance(op, Rmw | Cas | Update):
+            results: Any = self.updates.make(t, op, self.machines[t], values)
+        else:
+            results = op.execute(self.machines[t], *values)
         if isgenerator(results):
             results = finish(cast("Steps", results))
         many = cast("tuple[Any, ...]", results if isinstance(results, tuple) else (results,))
@@ -184,11 +194,7 @@ class Simulation(Coroutines):
         """Stores what a warpgroup holds of a tile; its copy of the rest may be anything."""
         type_ = op.value.type
         assert isinstance(type_, TileType)
-        assert type_.layout is not None
-        own = np.zeros(type_.layout.padded_shape, bool)
-        places = type_.layout.coords()[4 * t.warpgroup : 4 * t.warpgroup + 4]
-        own[tuple(np.moveaxis(places, -1, 0))] = True
-        own = own[tuple(map(slice, type_.shape))]
+        own = own_part(type_, t.warpgroup)
         values = [self.value(t, v) for v in op.operands]
         if isinstance(op, pointer.StoreLanes):
             inputs = tuple(values[: len(op.inputs)])

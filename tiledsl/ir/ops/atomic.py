@@ -34,6 +34,7 @@ from tiledsl.target import Target
 
 if TYPE_CHECKING:
     from tiledsl.ir.machine import Machine
+    from tiledsl.ir.machine import Steps
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
 SCOPES = ("cta", "gpu", "sys")
@@ -103,15 +104,11 @@ class Rmw(Op, opcode="atomic.rmw", effect=Effect.WRITE):
         return SHARED_BYTES if isinstance(self.pointer.type, ScalarType) else 0
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        pointer, value, *rest = arrays
+        pointer, value, *rest = arrays  # then the scratch, which holds nothing of a meaning
         dtype = pointed_to(self.pointer, "atomic")
-        update = _UPDATES[self.kind]
-
-        def step(old: Any, index: tuple[int, ...]) -> Any:
-            with np.errstate(all="ignore"):
-                return np.asarray(update(wide(old), wide(value[index]))).astype(dtype.numpy)
-
-        return _in_turn(self, machine, pointer, rest[0] if rest else True, dtype, step)
+        mask = rest[0] if self.mask is not None else True
+        step = _combines(self.kind, dtype, value)
+        return _in_turn(machine, pointer, mask, dtype, origin_of(self.pointer), step)
 
 
 class Cas(Op, opcode="atomic.cas", effect=Effect.WRITE):
@@ -146,28 +143,48 @@ class Cas(Op, opcode="atomic.cas", effect=Effect.WRITE):
         return SHARED_BYTES if isinstance(self.pointer.type, ScalarType) else 0
 
     def execute(self, machine: Machine, *arrays: Any) -> Any:
-        pointer, compare, value = arrays
+        pointer, compare, value = arrays[:3]
         dtype = pointed_to(self.pointer, "atomic_cas")
+        step = _swaps(compare, value)
+        return _in_turn(machine, pointer, True, dtype, origin_of(self.pointer), step)
 
-        def step(old: Any, index: tuple[int, ...]) -> Any:
-            same = old.tobytes() == np.asarray(compare[index]).tobytes()
-            return value[index] if same else old
 
-        return _in_turn(self, machine, pointer, True, dtype, step)
+ElementStep = Callable[[Any, tuple[int, ...]], Any]
+"""What becomes of an old element; its place in the tile."""
+
+
+def _combines(kind: str, dtype: DType, value: Any) -> ElementStep:
+    """The update of `atomic.rmw`."""
+    update = _UPDATES[kind]
+
+    def step(old: Any, index: tuple[int, ...]) -> Any:
+        with np.errstate(all="ignore"):
+            return np.asarray(update(wide(old), wide(value[index]))).astype(dtype.numpy)
+
+    return step
+
+
+def _swaps(compare: Any, value: Any) -> ElementStep:
+    """The update of `atomic.cas`."""
+
+    def step(old: Any, index: tuple[int, ...]) -> Any:
+        same = old.tobytes() == np.asarray(compare[index]).tobytes()
+        return value[index] if same else old
+
+    return step
 
 
 def _in_turn(
-    op: Rmw | Cas,
     machine: Machine,
     pointer: Any,
     mask: Any,
     dtype: DType,
-    step: Callable[[Any, tuple[int, ...]], Any],
+    origin: str | None,
+    step: ElementStep,
 ) -> Any:
     """Updates the elements one after the other; gives the old ones."""
     pointers, active = np.broadcast_arrays(pointer, mask)
     out = np.zeros(pointers.shape, dtype.numpy)
-    origin = origin_of(op.pointer)
     for index in np.ndindex(pointers.shape):
         if active[index]:
             at = pointers[index]
@@ -198,6 +215,23 @@ class Update(Lanes):
         """Shared memory for the old elements."""
         return exchange_bytes(prod(self.shape), self.dtype.bytes) if self.shared else 0
 
+    def execute(self, machine: Machine, *arrays: Any) -> Any:
+        return self.update(machine, arrays, True)
+
+    def update(self, machine: Machine, arrays: tuple[Any, ...], own: Any) -> Steps:
+        """Updates the elements where `own` holds, as far as the mask does."""
+        count = len(self.inputs)
+        at, mask, _, origin = yield from self.places(machine, arrays[:count])
+        step = self.step(*(np.broadcast_to(x, self.shape) for x in arrays[count:][: self.given]))
+        return (_in_turn(machine, at, np.logical_and(mask, own), self.dtype, origin, step),)
+
+    given = 1
+    """Tiles that an update takes."""
+
+    def step(self, *values: Any) -> ElementStep:
+        """What becomes of an element."""
+        raise NotImplementedError(self.opcode)
+
 
 class RmwLanes(Update, opcode="atomic.rmw_lanes", levels=LOWER, effect=Effect.WRITE):
     """`atomic.rmw` of a tile, with the computation of its addresses and mask.
@@ -210,11 +244,18 @@ class RmwLanes(Update, opcode="atomic.rmw_lanes", levels=LOWER, effect=Effect.WR
     scratch: Value | None = operand(default=None)
     body: Region = region(factory=Region)
 
+    def step(self, *values: Any) -> ElementStep:
+        return _combines(self.kind, self.dtype, values[0])
+
 
 class CasLanes(Update, opcode="atomic.cas_lanes", levels=LOWER, effect=Effect.WRITE):
     """`atomic.cas` of a tile, with the computation of its addresses."""
 
+    given = 2
     compare: Value = operand(kw_only=True)
     value: Value = operand(kw_only=True)
     scratch: Value | None = operand(default=None)
     body: Region = region(factory=Region)
+
+    def step(self, *values: Any) -> ElementStep:
+        return _swaps(*values)

@@ -96,8 +96,12 @@ class Certificate:
 
     @property
     def failure(self) -> str:
-        """The first obligation that is not proved, empty if all are."""
-        return next((f"{o.name}: {o.argument}" for o in self.obligations if not o.proved), "")
+        """The first obligation that is not proved, with its lines; empty if all are."""
+        failed = next((o for o in self.obligations if not o.proved), None)
+        if failed is None:
+            return ""
+        where = f" [{', '.join(failed.lines)}]" if failed.lines else ""
+        return f"{failed.name}: {failed.argument}{where}"
 
     def render(self) -> list[str]:
         """Lines for the report."""
@@ -219,8 +223,13 @@ def _reach(run: PointRun) -> list[str]:
 
 
 def _force(run: PointRun, branch: If, region: Region, points: list[LaunchPoint]) -> None:
-    """Runs a side of a branch by taking it always."""
+    """Runs a side of a branch by taking it always, with those around it that follow from data."""
     run.forced[branch] = region is branch.then
+    inner: Region | None = branch.parent
+    while inner is not None and inner.parent is not None:
+        if isinstance(inner.parent, If) and inner.parent in run.code.chosen:
+            run.forced[inner.parent] = inner is inner.parent.then
+        inner = inner.parent.parent
     for point in points:
         run.launch(point)
         if region in run.reached:

@@ -32,6 +32,10 @@ COMPUTED = (
     "what is loaded, or how often, depends on what the kernel computes from loaded tiles, which "
     "the load role does not know"
 )
+REPEATED = (
+    "how often a block is stored depends on what the kernel computes from loaded tiles, and the "
+    "proof counts bulk copies; store in a loop with other bounds, or through a pointer"
+)
 OVERWRITTEN = (
     "the kernel may store to the same elements twice, and bulk copies keep no order between "
     "stores; store each element once, with offsets that depend on the loop around the store"
@@ -50,12 +54,14 @@ def order_problems(
     graph: TileGraph, operands: Collection[Load | pointer.Load]
 ) -> Iterator[tuple[str, Op]]:
     """Accesses to memory whose order roles would not keep: why, and the op."""
+    drawn, unknown = drawn_values(graph), unknown_to_loads(graph, operands)
     found = {
         HAZARD: memory_hazard(graph),
         LANES: pointer_hazard(graph),
         OVERWRITTEN: overwritten_store(graph),
-        DRAWN: unknown_place(graph, operands, tainted_values(graph, drawn_values(graph))),
-        COMPUTED: unknown_place(graph, operands, unknown_to_loads(graph, operands)),
+        DRAWN: unknown_place(graph, operands, tainted_values(graph, drawn) if drawn else set()),
+        COMPUTED: unknown_place(graph, operands, unknown),
+        REPEATED: repeated_store(graph, unknown),
     }
     for reason, op in found.items():
         if op is not None:
@@ -73,6 +79,15 @@ def unknown_place(
         for op in around:
             if any(v in unknown for v in steering_scalars(op)):
                 return op
+    return None
+
+
+def repeated_store(graph: TileGraph, unknown: set[Value]) -> Store | None:
+    """A store of a block in a loop of which only the consumers know how often it runs."""
+    for store in graph.find(Store):
+        loops = [o for o in graph.enclosing(store) if isinstance(o, For)]
+        if any(v in unknown for loop in loops for v in steering_scalars(loop)):
+            return store
     return None
 
 

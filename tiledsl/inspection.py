@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from tiledsl.call import normalize_grid
 from tiledsl.call import probe
 from tiledsl.errors import LaunchError
 from tiledsl.ir.specs import PointerSpec
+from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.runtime.closure import Closure
 from tiledsl.runtime.launching import launching
@@ -148,10 +150,17 @@ def program_of_kernel(kernel: Kernel, call: Call) -> Program:
 
 
 def compile_program(request: Request, call: Call) -> Program:
-    """Compiles a request. Raises TileError from any step."""
+    """Compiles a request. Raises TileError from any step.
+
+    Floats are no part of the key of a program: it is planned as if each were 1.
+    """
     from tiledsl.compiler import compile_kernel
 
-    return program_of_kernel(compile_kernel(request), call)
+    floats = {
+        n: 1.0 for n, s in request.specs.items() if isinstance(s, ScalarSpec) and s.dtype.is_float
+    }
+    launch = replace(request.launch, args={**request.launch.args, **floats})
+    return program_of_kernel(compile_kernel(replace(request, launch=launch)), call)
 
 
 class Inspected:

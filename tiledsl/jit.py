@@ -372,7 +372,7 @@ class JitFunction(Inspected):
         values = tuple(
             tuple(v.shape)
             if isinstance(s, TensorSpec)
-            else (v if isinstance(s, ScalarSpec) else None)
+            else (v if isinstance(s, ScalarSpec) and not s.dtype.is_float else None)
             for v, s in zip(call.runtime.values(), sig.specs, strict=True)
         )
         tried = {k: probe(k, v) for k, v in call.constants.items()}

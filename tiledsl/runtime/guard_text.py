@@ -278,9 +278,11 @@ class _Facts:
     def _known(self, name: str, kind: Kind) -> str:
         """Expression for what a program may know of a number."""
         shape = self.shape
+        if kind == "float":
+            return ""
         if shape.by_value:
             return name
-        if kind not in ("int", "long"):
+        if kind == "bool":
             return ""
         if name in shape.plain:
             known = f"{name} >= {INT32_ROOM}"

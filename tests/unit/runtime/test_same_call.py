@@ -174,6 +174,18 @@ def test_a_float_that_changes_its_sign_at_zero(fake, monkeypatch):
         assert struct.pack("<I", bits) == struct.pack("<f", alpha)
 
 
+def test_floats_of_kernels_with_dots_make_no_programs(fake, monkeypatch):
+    product.forget()
+    args = halves()
+    product[(1,)](*args, 0.5, 64)
+    monkeypatch.setattr(product, "_launch", lambda *_: pytest.fail("slow path"))
+    names = [getattr(p, "arg", "") for p in next(iter(product._programs.values())).module.params]
+    for alpha in (0.25, 3.0, math.inf):
+        product[(1,)](*args, alpha, 64)
+        bits = fake.launches[-1].value(names.index("alpha"), ctypes.c_uint32)
+        assert struct.pack("<I", bits) == struct.pack("<f", alpha)
+
+
 def test_a_number_that_changes_its_class(fake):
     @tiledsl.jit
     def add(x, y, a, B: tl.constexpr):

@@ -14,6 +14,7 @@ from tiledsl.compiled import dump
 from tiledsl.errors import ResourceError
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.constants import trip_count
+from tiledsl.ir.analysis.range_ends import OF_ARGUMENTS
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.extents import marked
 from tiledsl.ir.graph import TileGraph
@@ -215,6 +216,7 @@ def _single(
     dump(request, out, "32_machine")
     out.facts = {
         "views": out.facts.get("views", ()),
+        **{name: out.facts[name] for name in OF_ARGUMENTS if name in out.facts},
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
         "cluster_size": plan.num_ctas,

@@ -14,6 +14,7 @@ from tiledsl.compiled import dump
 from tiledsl.errors import CodegenError
 from tiledsl.errors import ResourceError
 from tiledsl.errors import ScheduleError
+from tiledsl.ir.analysis.range_ends import OF_ARGUMENTS
 from tiledsl.ir.analysis.stored import stored_arguments
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -238,7 +239,7 @@ def specialize_flow(
 
 def role_graph(graph: TileGraph) -> tuple[TileGraph, Builder, dict[Value, Value]]:
     """An empty role graph with the arguments of a tile graph."""
-    facts = {name: graph.facts[name] for name in ("divisors", "views") if name in graph.facts}
+    facts = {name: graph.facts[name] for name in (*OF_ARGUMENTS, "views") if name in graph.facts}
     out = TileGraph(
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )
@@ -294,6 +295,7 @@ def lower_roles(
         grid = GridSpec("plain", -1, plan.cluster_size, plan.split_k)
     out.facts = {
         "views": out.facts.get("views", ()),
+        **{name: out.facts[name] for name in OF_ARGUMENTS if name in out.facts},
         "num_threads": plan.num_threads,
         "smem_bytes": smem.end_bytes,
         "cluster_size": plan.cluster_size,

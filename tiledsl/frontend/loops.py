@@ -29,6 +29,7 @@ from tiledsl.frontend.liveness import assigned
 from tiledsl.frontend.scope import Frame
 from tiledsl.frontend.scope import Undefined
 from tiledsl.frontend.statements import assign
+from tiledsl.ir.analysis.range_ends import passes
 from tiledsl.ir.markers import RangeSpec
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -40,10 +41,13 @@ from tiledsl.ir.operands import literal_dtype
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import While
 from tiledsl.ir.ops.control import Yield
+from tiledsl.ir.ops.elementwise import Cast
 from tiledsl.ir.types import ScalarType
 
 MAX_EXPANDED = 4096
 MAX_ROUNDS = 8
+MOST_AHEAD = 16
+"""Iterations by which parts of a kernel are ahead of others."""
 
 LoopOp = TypeVar("LoopOp", bound=Op)
 R = TypeVar("R")
@@ -103,7 +107,8 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
         if any(isinstance(x, Value) for x in bounds)
         else _widest(bounds)
     )
-    lower, upper, step = (as_value(builder, x, dtype) for x in bounds)
+    counted = _held(bounds, dtype)
+    lower, upper, step = (as_value(builder, x, counted) for x in bounds)
     name = node.target.id
     carried = Carried(frame, node, skip=(name,))
 
@@ -111,7 +116,10 @@ def _for_at_run_time(frame: Frame, node: ast.For, spec: RangeSpec) -> Signal:
         return For(lower, upper, step, carried.initial(), spec.unroll, body=Region())
 
     def fill(op: For) -> None:
-        iv = op.body.add_arg(ScalarType(dtype), name)
+        iv = op.body.add_arg(ScalarType(counted), name)
+        if counted != dtype:
+            with frame.builder.at(op.body):
+                iv = frame.mark(node).value(Cast(iv, dtype), name)
         _body(frame, node.body, op.body, carried, {name: iv})
 
     op, _ = _settle(frame, node, carried, make, fill)
@@ -123,6 +131,17 @@ def _widest(bounds: tuple[object, ...]) -> DType:
     """The dtype of a loop over numbers: signed, so that it may count below zero."""
     held = functools.reduce(promote, (literal_dtype(cast("int", x)) for x in bounds))
     return int64 if held == uint32 else held
+
+
+def _held(bounds: tuple[object, ...], dtype: DType) -> DType:
+    """What a loop counts in: int64 where known bounds go past its integers a few steps on.
+
+    Roles and loads are that many iterations ahead.
+    """
+    if any(isinstance(x, Value) for x in bounds) or dtype.bits > 32:
+        return dtype
+    lower, upper, step = (cast("int", x) for x in bounds)
+    return int64 if passes(lower, upper, step, dtype, MOST_AHEAD) else dtype
 
 
 def _settle(

@@ -78,6 +78,7 @@ def lower_function(
         if isinstance(value.type, ScalarType):
             frame.variables[name] = constant(session.builder, number, value.type.dtype)
     graph.facts["divisors"] = Divisors(bound.divisors, bound.numbers)
+    graph.facts["fixed"] = bound.fixed
     graph.facts["map_faults"] = {
         name: spec.tma_reason
         for name, spec in specs.items()

@@ -37,7 +37,7 @@ class Bound:
     divisors: what divides addresses (bytes) and integers over 0 for certain; strides of 0 and less
     are for no tensor map. numbers: of integers of a known sign, what divides them and whether they
     are over 0. known: integers whose value is known.
-    lists: the arguments of each list of tensors.
+    lists: the arguments of each list of tensors. fixed: numbers whose dtype an annotation fixes.
     """
 
     arguments: tuple[tuple[str, Type], ...]
@@ -47,6 +47,7 @@ class Bound:
     known: dict[str, int] = field(default_factory=dict[str, int])
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     numbers: dict[str, tuple[int, bool]] = field(default_factory=dict[str, tuple[int, bool]])
+    fixed: frozenset[str] = frozenset()
 
 
 def bind(
@@ -87,7 +88,8 @@ def bind(
         for n, s in specs.items()
         if isinstance(s, ScalarSpec) and s.sign
     }
-    return Bound(tuple(arguments), constants, tuple(absent), divisors, known, lists, numbers)
+    fixed = frozenset(p.name for p in signature.parameters if isinstance(p.annotation, DType))
+    return Bound(tuple(arguments), constants, tuple(absent), divisors, known, lists, numbers, fixed)
 
 
 def _items(parameter: Parameter, specs: Mapping[str, Spec]) -> tuple[str, ...]:

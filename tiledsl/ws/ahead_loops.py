@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.ir.analysis.range_ends import ends_below
+from tiledsl.ir.analysis.range_ends import may_pass
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -25,6 +27,7 @@ from tiledsl.ws.load_groups import MOST_OPS
 from tiledsl.ws.load_groups import Loads
 from tiledsl.ws.load_groups import drop_unused
 from tiledsl.ws.load_groups import where
+from tiledsl.ws.range_starts import start_of_last
 
 PEELED_BYTES = 32
 """Bytes of a thread that one iteration loads, up to which the last one stands behind the loop.
@@ -55,6 +58,7 @@ class AheadLoop:
         self.loads = loads
         assert old.parent is not None
         self.b = Builder(graph, old.parent, old.parent.ops.index(old), old.loc)
+        self.last = start_of_last(self.b, old) if may_pass(old) else None
         self.exists = self.b.value(ew.Compare("lt", old.lower, old.upper))
         self.first = self.values(self.b, old.lower, self.exists)
 
@@ -67,7 +71,11 @@ class AheadLoop:
     def peel(self) -> None:
         """The last iteration stands behind the loop, which carries its number."""
         old, b, count = self.old, self.b, len(self.old.carried)
-        last = b.value(ew.Sub(old.upper, old.step))
+        last = self.last
+        if last is None and ends_below(old):
+            last = start_of_last(b, old)
+        if last is None:
+            last = b.value(ew.Sub(old.upper, old.step))
         loop = self.make([*old.init, *self.first, old.lower], last)
         state, loaded, at = loop.results[:count], loop.results[count:-1], loop.results[-1]
         results = where(b, old, self.exists, lambda: self.work(at, state, loaded), state)
@@ -77,8 +85,11 @@ class AheadLoop:
     def branch(self) -> None:
         """One iteration alone is no loop; of several the last one masks its loads off."""
         old, b = self.old, self.b
-        following = b.value(ew.Add(old.lower, old.step))
-        several = b.value(ew.Compare("lt", following, old.upper))
+        if self.last is not None:
+            several = b.value(ew.Compare("lt", old.lower, self.last))
+        else:
+            following = b.value(ew.Add(old.lower, old.step))
+            several = b.value(ew.Compare("lt", following, old.upper))
         loops: list[For] = []
 
         def loop() -> tuple[Value, ...]:
@@ -136,7 +147,12 @@ class AheadLoop:
             graph.replace_uses(a, fresh)
         top = Builder(graph, loop.body, 0, old.loc)
         following = top.value(ew.Add(loop.iv, old.step))
-        inside = None if peels else top.value(ew.Compare("lt", following, old.upper))
+        if peels:
+            inside = None
+        elif self.last is not None:
+            inside = top.value(ew.Compare("lt", loop.iv, self.last))
+        else:
+            inside = top.value(ew.Compare("lt", following, old.upper))
         ahead = [load.result for load in self.loads(top, {loop.iv: following}, inside, [])]
         ahead += [following] * peels
         for load, value in zip(self.found, carried[len(old.carried) :], strict=not peels):

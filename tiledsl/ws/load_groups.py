@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import trip_count
+from tiledsl.ir.analysis.range_ends import ends_below
+from tiledsl.ir.analysis.range_ends import may_pass
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -31,6 +33,7 @@ from tiledsl.ir.ops.control import Yield
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.increments import increment_of
+from tiledsl.ws.range_starts import start_of_last
 
 MOST_ITERATIONS = 8
 SMALL_BYTES, MOST_BYTES = 8, 64
@@ -38,8 +41,8 @@ SMALL_BYTES, MOST_BYTES = 8, 64
 MOST_OPS, MOST_REPEATED = 64, 256
 """Of a body that is repeated, and of all its repetitions."""
 MOST_STEP = 4096
-"""With this, what lies two groups ahead of an index does not wrap (integers close to 2**31 have
-64 bits)."""
+"""With this, what lies two groups ahead of an index up to an argument or extent does not wrap
+(integers close to 2**31 have 64 bits)."""
 
 Loads = Callable[
     [Builder, dict[Value, Value], Value | None, list[Value | None]], list[pointer.Load]
@@ -63,7 +66,8 @@ def iterations_at_once(loop: For, load_bytes: int) -> int:
     if load_bytes > SMALL_BYTES:
         return 1
     count = min(MOST_ITERATIONS, MOST_BYTES // load_bytes, MOST_REPEATED // len(ops))
-    return max(1, count if trips is None else min(count, trips))
+    count = max(1, count if trips is None else min(count, trips))
+    return count if step == 1 or not may_pass(loop, count) else 1
 
 
 def group_iterations(
@@ -78,7 +82,8 @@ def group_iterations(
     b = Builder(graph, parent, parent.ops.index(old), old.loc)
     group = _Group(old, found, loads, [increment_of(b, old, load.pointer) for load in found])
     assert isinstance(old.step.type, ScalarType)
-    last = _at(b, old, old.upper, 1 - count)
+    is_far = may_pass(old, count) or ends_below(old, count)
+    last = start_of_last(b, old, count - 1) if is_far else _at(b, old, old.upper, 1 - count)
     stride = b.value(ew.Mul(old.step, b.value(ew.Constant(count, old.step.type.dtype))))
     new = For(old.lower, last, stride, (*old.init, old.lower), -1, body=Region(), loc=old.loc)
     iv = new.body.add_arg(old.iv.type, old.iv.name)
@@ -135,7 +140,7 @@ class _Group:
         for n in range(count):
             at = _at(b, self.loop, start, n)
             may_miss = may_end and n > 0
-            inside = b.value(ew.Compare("lt", at, self.loop.upper)) if may_miss else None
+            inside = self.is_inside(b, start, at, n) if may_miss else None
             # Behind the loop NVVM would make all sums of steps before the loop, and keep them.
             pointers = self.pointers(b, made[-1] if made and not may_end else None)
             made.append(self.loads(b, {self.loop.iv: at}, inside, pointers))
@@ -144,6 +149,12 @@ class _Group:
         for at, inside, loaded in zip(places, exists, made, strict=True):
             state = self.iteration(b, at, inside, state, loaded)
         return state
+
+    def is_inside(self, b: Builder, start: Value, at: Value, n: int) -> Value:
+        """Whether the iteration `at`, the n-th from `start`, exists."""
+        if not may_pass(self.loop, n):
+            return b.value(ew.Compare("lt", at, self.loop.upper))
+        return b.value(ew.Compare("lt", start, start_of_last(b, self.loop, n)))
 
     def pointers(self, b: Builder, before: list[pointer.Load] | None) -> list[Value | None]:
         """Those of an iteration's loads, from those of the iteration before."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from tiledsl.dtypes import int32
 from tiledsl.errors import ScheduleError
+from tiledsl.ir.analysis.constants import int_limits
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -250,7 +251,8 @@ def _end(b: Builder, lower: Value, upper: Value, span: int) -> Value:
     assert isinstance(lower.type, ScalarType)
     dtype, made = lower.type.dtype, _made(lower)
     if isinstance(made, Constant):
-        return b.value(Min(upper, b.value(Constant(int(made.value) + span, dtype))))
+        end = min(int(made.value) + span, int_limits(dtype)[1])
+        return b.value(Min(upper, b.value(Constant(end, dtype))))
     left = b.value(Min(b.value(Sub(upper, lower)), b.value(Constant(span, dtype))))
     return b.value(Add(lower, left))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.ir.analysis.range_ends import OF_ARGUMENTS
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -39,7 +40,9 @@ from tiledsl.ws.unbatch_dots import unbatch_dots
 
 def build_single(graph: TileGraph, plan: SinglePlan) -> TileGraph:
     """The program as one role."""
-    facts = {name: graph.facts[name] for name in ("divisors", "views", FACT) if name in graph.facts}
+    facts = {
+        name: graph.facts[name] for name in (*OF_ARGUMENTS, "views", FACT) if name in graph.facts
+    }
     out = TileGraph(
         graph.name, Level.WARP_SPECIALIZED, constants=dict(graph.constants), facts=facts
     )

@@ -1,11 +1,10 @@
-"""Loops and branches, and the copies that yields need."""
+"""Branches and `while`, and the copies that yields need."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.codegen.contexts import role
 from tiledsl.codegen.emission import Emission
 from tiledsl.codegen.registry import emits
 from tiledsl.codegen.registry import enters
@@ -14,23 +13,7 @@ from tiledsl.codegen.watch import leave_condition
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import control as ops
 from tiledsl.ir.ops.control import yielded
-from tiledsl.ir.ops.elementwise import Binary
-from tiledsl.ir.ops.elementwise import Cast
-from tiledsl.ir.ops.elementwise import Constant
 from tiledsl.ir.types import TileType
-
-
-@dataclass(frozen=True)
-class ForContext:
-    """A counted loop. pragma: an unroll pragma or ""."""
-
-    pragma: str
-    type: str
-    iv: str
-    lower: str
-    condition: str
-    increment: str
-    body: str
 
 
 @dataclass(frozen=True)
@@ -57,74 +40,6 @@ class CopiesContext:
     copies: str
     leave: str = ""
     variant: str = ""
-
-
-# ---------------------------------------------------------------------- for
-@enters("control.for")
-def enter_for(op: ops.For, e: Emission) -> None:
-    """Carried variables take their initial values before the loop."""
-    start_carried(op.carried, op.init, e)
-    e.bind(op.iv, e.names.fresh(op.iv.name or "i"))
-
-
-@emits("control.for")
-def for_(op: ops.For, e: Emission, body: str) -> ForContext:
-    """`for (int k_1 = 0; k_1 < n_1; k_1 += 64) {`."""
-    iv = e.text(op.iv)
-    return ForContext(
-        _pragma(op.unroll),
-        e.value_type(op.iv),
-        iv,
-        e.text(op.lower),
-        _condition(op, e),
-        _increment(op, e),
-        body,
-    )
-
-
-def _pragma(unroll: int) -> str:
-    if unroll < 0:
-        return "#pragma unroll 1"
-    if unroll == 1:
-        return ""
-    return "#pragma unroll" if unroll == 0 else f"#pragma unroll {unroll}"
-
-
-def _condition(op: ops.For, e: Emission) -> str:
-    iv, upper = e.text(op.iv), e.atom(op.upper)
-    sign = known_sign(op.step)
-    if sign:
-        return f"{iv} {'<' if sign > 0 else '>'} {upper}"
-    step = e.atom(op.step)
-    return f"{step} > 0 ? {iv} < {upper} : {step} < 0 && {iv} > {upper}"
-
-
-def _increment(op: ops.For, e: Emission) -> str:
-    iv, step = e.text(op.iv), op.step.defining_op
-    if isinstance(step, Constant) and step.value == 1:
-        return f"++{iv}"
-    return f"{iv} += {e.text(op.step)}"
-
-
-def known_sign(value: Value) -> int:
-    """1 or -1 for a value known to be positive or negative, else 0."""
-    match value.defining_op:
-        case Constant(value=number):
-            return (number > 0) - (number < 0)
-        case Cast(a=a):
-            return known_sign(a)
-        case Binary(opcode="elementwise.mul", a=a, b=b):
-            return known_sign(a) * known_sign(b)
-        case op:
-            return 1 if role.is_positive(op) else 0
-
-
-@yields_to("control.for")
-def yield_for(op: ops.Yield, e: Emission) -> CopiesContext | None:
-    """The next carried values."""
-    loop = op.parent.parent if op.parent else None
-    assert isinstance(loop, ops.For)
-    return copies(e, loop.carried, op.values)
 
 
 # ---------------------------------------------------------------------- if

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dataclasses import replace
 from math import gcd
 
-from tiledsl.codegen.contexts.control import known_sign
+from tiledsl.codegen.contexts.counted_loops import known_sign
 from tiledsl.codegen.contexts.expressions import CallContext
 from tiledsl.codegen.contexts.expressions import OperatorContext
 from tiledsl.codegen.contexts.expressions import call_of

@@ -481,7 +481,7 @@ GROUPS: dict[str, dict[str, Callable[[], Case]]] = {
     },
     "block-scaled-few": {
         f"block-scaled-{m}x7168x{k}": lambda m=m, k=k: block_scaled(m, 7168, k)
-        for k in (2048, 4096, 7168) for m in (16, 32, 64, 128)
+        for k in (2048, 4096, 7168) for m in (16, 32, 64, 128, 256)
     },
     "grouped": {
         "grouped-8": lambda: grouped(8, 32768, 4096, 4096),

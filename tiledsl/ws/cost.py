@@ -318,10 +318,10 @@ def vector_clocks(plan: Plan, p: Problem, idle: float) -> float:
     """Clocks of an iteration in which products wait for the vectors of their slot.
 
     idle: by how much longer than its wgmmas a slot takes. Each 64 rows of a warpgroup read theirs.
-    Where the larger operand is read once, and so comes from HBM, warpgroups with rows of their own
-    find the block of their columns in that time. Block scales, M = 128, N = 7168, K in two parts,
-    128 x 112 and 128 x 128: 0.948 and 0.911 of f32 sums (K = 2048), 12.06 and 12.75 us (4096),
-    18.79 and 19.81 (7168).
+    Where the larger operand is read once or twice, warpgroups with rows of their own find the block
+    of their columns in that time. Block scales, N = 7168, 128 x 112 and 128 x 128, microseconds:
+    M = 128, K in two parts, 12.06 and 12.75 (K = 4096), 18.79 and 19.81 (7168); M = 256, 9.45 and
+    9.90 (2048), 16.57 and 17.69 (4096), 27.84 and 29.70 (7168).
     """
     if not p.adds or not p.reads_vectors:
         return 0.0
@@ -330,7 +330,7 @@ def vector_clocks(plan: Plan, p: Problem, idle: float) -> float:
     chosen = bool(plan.split or plan.swapped)
     blocks = max(1.0, rows / (64 if plan.split else 64 * groups)) / max(2, groups)
     cut = BLOCK_CLOCKS * (CHOSEN_SCALES if chosen else 1) * p.cuts_blocks * blocks
-    if p.rereads == 1 and groups > 1 and not chosen:
+    if p.rereads < 3 and groups > 1 and not chosen:
         cut = max(0.0, cut - max(0.0, idle))
     return VECTOR_CLOCKS * blocks + cut
 

@@ -428,7 +428,7 @@ def test_two_that_wait_for_slots_take_no_turns() -> None:
     assert (plan.num_consumers, plan.turns) == (2, False)
 
 
-@pytest.mark.parametrize("K", [2048, 4096, 7168])
+@pytest.mark.parametrize("K", [2048, 4096])
 def test_tiles_that_fill_the_sms_may_lie_in_two_blocks(K: int) -> None:
     """256 x 7168, 128 CTAs of 112 columns beside 112 of 128: 0.94 to 0.95 of the time (H200)."""
     kernel = scaled(256, 7168, K)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tiledsl.dtypes import int64
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.broadcasting import unify
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Op
@@ -90,6 +91,7 @@ class _Widening:
             self.known[value] = self._make(value)
         return self.known[value]
 
+    @deep
     def _make(self, value: Value) -> Value:
         assert isinstance(value.type, ScalarType | TileType)
         dtype, op = value.type.dtype, value.defining_op

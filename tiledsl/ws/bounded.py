@@ -14,6 +14,7 @@ from tiledsl.ir.analysis.affine import Product
 from tiledsl.ir.analysis.affine import Sum
 from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.analysis.affine import sum_of
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.elementwise import Compare
@@ -81,6 +82,7 @@ def bound_of(value: Value, loop: For) -> Bound | None:
     return Bound(op, found[0], limit, 1 - dim if found[1] else dim, only_last)
 
 
+@deep
 def _is_reached(upper: Value, bound: Sum, lower: Value) -> bool:
     """Whether a loop surely ends at a bound or before, if it has a trip at all."""
     op = upper.defining_op
@@ -101,6 +103,7 @@ def _is_reached(upper: Value, bound: Sum, lower: Value) -> bool:
             return False
 
 
+@deep
 def _is_positive(value: Value) -> bool:
     """Whether a scalar is surely not below zero."""
     number = constant_value(value)

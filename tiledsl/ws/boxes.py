@@ -11,6 +11,7 @@ from tiledsl.ir.analysis.affine import NotAffine
 from tiledsl.ir.analysis.affine import Product
 from tiledsl.ir.analysis.affine import Sum
 from tiledsl.ir.analysis.affine import address_of
+from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.analysis.affine import sum_of
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.op import Value
@@ -220,20 +221,17 @@ def _parts(
     mask: Value, dims: tuple[int | None, ...]
 ) -> Iterator[tuple[Value, tuple[int | None, ...]]]:
     """What a mask is the conjunction of, with the dimensions of the mask that its own are."""
-    op = mask.defining_op
-    match op:
-        case ew.And():
-            yield from _parts(op.a, dims)
-            yield from _parts(op.b, dims)
-        case tile.ExpandDims():
-            yield from _parts(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
-        case tile.Broadcast():
-            source = op.a.type
-            assert isinstance(source, TileType)
-            pairs = zip(dims, source.shape, op.shape, strict=True)
-            yield from _parts(op.a, tuple(d if n == m else None for d, n, m in pairs))
-        case _:
-            yield mask, dims
+    todo = [(mask, dims)]
+    while todo:
+        mask, dims = todo.pop()
+        op = mask.defining_op
+        match op:
+            case ew.And():
+                todo += [(op.b, dims), (op.a, dims)]
+            case tile.ExpandDims() | tile.Broadcast():
+                todo.append((op.a, inner_dims(op, dims)))
+            case _:
+                yield mask, dims
 
 
 def _bounded(dim: int, side: Side, bounds: list[Bound], outer: dict[BoxNumber, Sum]) -> Side:

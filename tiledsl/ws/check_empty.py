@@ -14,6 +14,7 @@ from math import gcd
 from types import MappingProxyType
 
 from tiledsl.dtypes import INT32_ROOM
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -181,6 +182,7 @@ class _Terms:
             self._known[v, sign] = found if 0 < len(found) <= MAX_TERMS else [self._atom(v)]
         return self._known[v, sign]
 
+    @deep
     def _of_op(self, v: Value, op: Op, sign: int) -> list[Linear]:
         name = op.opcode.partition(".")[2]
         match name, op.operands:

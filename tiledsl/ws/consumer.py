@@ -214,12 +214,17 @@ class ConsumerBuilder(ConsumerLoop):
 
     def clone_slice(self, value: Value) -> None:
         """Clones the pure ops that a value needs."""
-        op = value.defining_op
-        if value in self.map or op is None:
-            return
-        for v in op.operands:
-            self.clone_slice(v)
-        self.clone(op)
+        todo = [value]
+        while todo:
+            op = todo[-1].defining_op
+            if todo[-1] in self.map or op is None:
+                todo.pop()
+                continue
+            missing = [v for v in op.operands if v not in self.map and v.defining_op is not None]
+            if not missing:
+                self.clone(op)
+                todo.pop()
+            todo += reversed(missing)
 
     # ------------------------------------------------------------------ cloning
     def clone(self, op: Op) -> None:

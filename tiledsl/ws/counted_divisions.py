@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.constants import constant_value
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Region
@@ -76,7 +77,8 @@ def _counters(loop: For, facts: AxisFacts) -> list[_Counter]:
     step = constant_value(loop.step)
     if not isinstance(step, int) or step <= 0:
         return []
-    inside = {v for op in loop.body.walk() for v in op.results} | set(loop.body.args)
+    made = (v for op in loop.body.walk() for v in op.results)
+    inside = frozenset((*made, *loop.body.args))
     found: dict[tuple[_Dividend, Value], list[Division]] = {}
     for op in loop.body.ops:
         if not isinstance(op, Division) or op.result.type != loop.iv.type:
@@ -90,7 +92,8 @@ def _counters(loop: For, facts: AxisFacts) -> list[_Counter]:
     return [_Counter(d, by, tuple(ops), d.scale * step) for (d, by), ops in found.items()]
 
 
-def _dividend(loop: For, value: Value, inside: set[Value]) -> _Dividend | None:
+@deep
+def _dividend(loop: For, value: Value, inside: frozenset[Value]) -> _Dividend | None:
     """A value as a sum; None where it is none."""
     if value is loop.iv:
         return _Dividend(1, 0)

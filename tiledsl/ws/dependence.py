@@ -22,7 +22,30 @@ def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None)
     cache = {} if cache is None else cache
     if value in cache:
         return cache[value]
-    cache[value] = frozenset()
+    cache[value] = _own_axes(value)
+    todo = [(value, iter(_sources(value)))]
+    while todo:
+        at, sources = todo[-1]
+        for source in sources:
+            if source not in cache:
+                cache[source] = _own_axes(source)
+                todo.append((source, iter(_sources(source))))
+                break
+            cache[at] |= cache[source]
+        else:
+            todo.pop()
+            if todo:
+                cache[todo[-1][0]] |= cache[at]
+    return cache[value]
+
+
+def _own_axes(value: Value) -> frozenset[int]:
+    owner = value.owner
+    return frozenset({owner.axis}) if isinstance(owner, ProgramId) else frozenset()
+
+
+def _sources(value: Value) -> list[Value]:
+    """The values that a value depends on directly."""
     owner = value.owner
     if isinstance(owner, Region):
         parent = owner.parent
@@ -33,15 +56,8 @@ def program_axes(value: Value, cache: dict[Value, frozenset[int]] | None = None)
                 sources += [parent.init[value.index - 1], yielded(parent.body)[value.index - 1]]
         elif parent is not None:
             sources = list(parent.operands)
-        found = _union(program_axes(v, cache) for v in sources)
-    elif isinstance(owner, ProgramId):
-        found = frozenset({owner.axis})
-    else:
-        found = _union(program_axes(v, cache) for v in owner.operands)
-        for r in owner.regions:
-            found |= _union(program_axes(v, cache) for v in yielded(r))
-    cache[value] = found
-    return found
+        return sources
+    return [*owner.operands, *(v for r in owner.regions for v in yielded(r))]
 
 
 def plain_axes(values: Iterable[Value]) -> frozenset[int]:
@@ -66,13 +82,6 @@ def plain_axes(values: Iterable[Value]) -> frozenset[int]:
         work += op.operands
         work += [y for r in op.regions for y in yielded(r)]
     return frozenset(found)
-
-
-def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    out: frozenset[int] = frozenset()
-    for s in sets:
-        out |= s
-    return out
 
 
 def unknown_to_loads(graph: TileGraph, loads: Iterable[Op]) -> set[Value]:

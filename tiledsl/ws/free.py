@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -61,6 +62,7 @@ class FreeTiles:
             found = self._known[value] = self._find(value)
         return found
 
+    @deep
     def _find(self, value: Value) -> bool:
         op = value.defining_op
         if op is None or not isinstance(value.type, TileType):

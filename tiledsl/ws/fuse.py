@@ -9,6 +9,7 @@ something that is no loop needs them.
 from __future__ import annotations
 
 from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -28,11 +29,16 @@ from tiledsl.ir.types import TileType
 from tiledsl.ws.free import VIEWS
 from tiledsl.ws.free import FreeTiles
 from tiledsl.ws.free import is_elementwise
+from tiledsl.ws.index_masks import mask_parts
 from tiledsl.ws.index_masks import short_mask
 
 
 def _fusable(op: Op) -> bool:
     return is_elementwise(op) or isinstance(op, VIEWS)
+
+
+DEEPEST = 32
+"""Elements that are made of each other by recursion."""
 
 
 class LoopBody:
@@ -60,6 +66,7 @@ class LoopBody:
         self.body = Region()
         self.coords: dict[int, Value] = {}
         self.memo: dict[tuple[Value, tuple[int | None, ...]], Value] = {}
+        self._depth = 0
 
     def add(self, op: Op) -> Value:
         self.body.ops.append(op)
@@ -70,8 +77,38 @@ class LoopBody:
         """The element of `v` at the loop's position; dims maps v's dimensions to the loop's."""
         key = (v, dims)
         if key not in self.memo:
+            if self._depth >= DEEPEST:
+                self._make_operands(v, dims)
+            self._depth += 1
             self.memo[key] = self._make(v, dims)
+            self._depth -= 1
         return self.memo[key]
+
+    def _make_operands(self, v: Value, dims: tuple[int | None, ...]) -> None:
+        """Makes the elements that one is made of, in front of it and without recursion."""
+        todo = [(v, dims)]
+        while todo:
+            missing = [key for key in self._sources(*todo[-1]) if key not in self.memo]
+            if missing:
+                todo += reversed(missing)
+                continue
+            key = todo.pop()
+            if todo and key not in self.memo:
+                self.memo[key] = self._make(*key)
+
+    def _sources(
+        self, v: Value, dims: tuple[int | None, ...]
+    ) -> list[tuple[Value, tuple[int | None, ...]]]:
+        """The elements that one is made of, each with its dimensions."""
+        op = v.defining_op
+        if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+            return [(op.a, inner_dims(op, dims))]
+        if op is None or not is_elementwise(op) or not self.makes(op):
+            return []
+        parts = mask_parts(self, v, dims) if self.shortens_masks else None
+        if parts is not None:
+            return parts
+        return [(u, dims) for u in op.operands if isinstance(u.type, TileType)]
 
     def _make(self, v: Value, dims: tuple[int | None, ...]) -> Value:
         op = v.defining_op
@@ -84,18 +121,8 @@ class LoopBody:
             if op.start == 0:
                 return at
             return self.add(Add(at, self.add(Constant(op.start, int32))))
-        if isinstance(op, tile.Broadcast):
-            source = op.a.type
-            assert isinstance(source, TileType)
-            inner = tuple(
-                d if n == m else None for d, n, m in zip(dims, source.shape, op.shape, strict=True)
-            )
-            return self.scalar(op.a, inner)
-        if isinstance(op, tile.ExpandDims):
-            return self.scalar(op.a, (*dims[: op.axis], *dims[op.axis + 1 :]))
-        if isinstance(op, tile.Transpose):
-            inverse = [op.order.index(i) for i in range(len(op.order))]
-            return self.scalar(op.a, tuple(dims[i] for i in inverse))
+        if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+            return self.scalar(op.a, inner_dims(op, dims))
         if op is not None and is_elementwise(op) and self.makes(op):
             return self._elementwise(op, dims)
         return self._input(v, dims)

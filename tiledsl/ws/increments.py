@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiledsl.dtypes import int64
 from tiledsl.ir.analysis.constants import splat_source
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
@@ -40,6 +41,7 @@ class _Increments:
         self.b = b
         self.loop = loop
 
+    @deep
     def of(self, value: Value) -> Value | None:
         if value is self.loop.iv:
             return self.wide(self.loop.step)

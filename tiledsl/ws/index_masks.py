@@ -11,6 +11,7 @@ number, and these elements share one comparison.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -20,6 +21,7 @@ from tiledsl.dtypes import int32
 from tiledsl.ir.analysis.affine import Dims
 from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.analysis.constants import constant_value
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.layout import Layout
 from tiledsl.ir.layout import Unit
 from tiledsl.ir.op import Op
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 FEWEST_REGISTERS = 8
 """Along the axis; for fewer, the number costs about as much as the comparisons."""
+DEEPEST = 24
+"""Conditions in each other that become one count."""
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
@@ -116,6 +120,26 @@ def short_mask(loop: LoopBody, mask: Value, dims: Dims) -> Value | None:
     return result
 
 
+def mask_parts(loop: LoopBody, mask: Value, dims: Dims) -> list[tuple[Value, Dims]] | None:
+    """The elements that `short_mask` takes for a mask; None where it makes nothing of it."""
+    bounds, others = list[_Bound | _Joined](), list[tuple[Value, Dims]]()
+    _split(loop, mask, dims, bounds, others)
+    if not bounds:
+        return None
+    return [*others, *(part for bound in bounds for part in _parts(bound))]
+
+
+def _parts(bound: _Bound | _Joined) -> Iterator[tuple[Value, Dims]]:
+    if isinstance(bound, _Bound):
+        yield bound.limit, bound.dims
+        if bound.index.start is not None:
+            yield bound.index.start, ()
+        return
+    for inner in bound.bounds:
+        yield from _parts(inner)
+    yield from bound.conditions
+
+
 def _least(loop: LoopBody, counts: list[Value], *, is_least: bool) -> Value:
     """The smallest of some counts, or the largest."""
     merge = ew.Min if is_least else ew.Max
@@ -175,28 +199,33 @@ def _split(
     others: list[tuple[Value, Dims]],
 ) -> None:
     """Takes a conjunction that the loop makes itself apart."""
-    op = mask.defining_op
-    if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
-        _split(loop, op.a, inner_dims(op, dims), bounds, others)
-        return
-    if isinstance(op, ew.And | ew.Compare) and loop.makes(op):
-        if isinstance(op, ew.And):
-            _split(loop, op.a, dims, bounds, others)
-            _split(loop, op.b, dims, bounds, others)
-            return
-        bound = _bound(loop, op, dims)
-        if bound is not None:
+    todo = [(mask, dims)]
+    while todo:
+        mask, dims = todo.pop()
+        op = mask.defining_op
+        bound: _Bound | _Joined | None = None
+        if isinstance(op, tile.Broadcast | tile.ExpandDims | tile.Transpose):
+            todo.append((op.a, inner_dims(op, dims)))
+            continue
+        if isinstance(op, ew.And) and loop.makes(op):
+            todo += [(op.b, dims), (op.a, dims)]
+            continue
+        if isinstance(op, ew.Compare) and loop.makes(op):
+            bound = _bound(loop, op, dims)
+        elif isinstance(op, ew.Or):
+            bound = _joined(loop, op, dims)
+        if bound is None:
+            others.append((mask, dims))
+        else:
             bounds.append(bound)
-            return
-    if isinstance(op, ew.Or) and (joined := _joined(loop, op, dims)) is not None:
-        bounds.append(joined)
-        return
-    others.append((mask, dims))
 
 
-def _joined(loop: LoopBody, op: ew.And | ew.Or, dims: Dims) -> _Joined | None:
-    """What two conditions come to, if at least one is a bound and the other fits to it."""
-    if not loop.makes(op):
+def _joined(loop: LoopBody, op: ew.And | ew.Or, dims: Dims, depth: int = 0) -> _Joined | None:
+    """What two conditions come to, if at least one is a bound and the other fits to it.
+
+    depth: of the condition in those that are looked at.
+    """
+    if depth > DEEPEST or not loop.makes(op):
         return None
     found, others = list[_Bound | _Joined](), list[tuple[Value, Dims]]()
     for v in (op.a, op.b):
@@ -205,7 +234,7 @@ def _joined(loop: LoopBody, op: ew.And | ew.Or, dims: Dims) -> _Joined | None:
         if isinstance(made, ew.Compare) and loop.makes(made):
             bound = _bound(loop, made, inner)
         elif isinstance(made, ew.And | ew.Or):
-            bound = _joined(loop, made, inner)
+            bound = _joined(loop, made, inner, depth + 1)
         if bound is None:
             others.append((v, dims))
         else:
@@ -270,6 +299,7 @@ def _registers(layout: Layout, axis: int) -> int:
     return prod(size for _, size, _ in layout.unit_terms(axis, Unit.REG))
 
 
+@deep
 def _varies(loop: LoopBody, value: Value, dims: Dims, axis: int) -> bool:
     """Whether a value may change along an axis of the loop."""
     op = value.defining_op

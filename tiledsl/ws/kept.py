@@ -6,6 +6,7 @@ is among what they are made of: a loop would divide for each access of each iter
 
 from __future__ import annotations
 
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -102,6 +103,7 @@ class _Finder:
             self._slow[value] = op is not None and self._is_slow(op)
         return self._slow[value]
 
+    @deep
     def _is_slow(self, op: Op) -> bool:
         if not (isinstance(op, VIEWS) or is_index(op)):
             return False

@@ -193,17 +193,23 @@ def offer_defaults(
     def offer(v: Value) -> None:
         if groups.get(v) is None:
             mine = members[groups.root(v)]
-            wanted = group_shape(accesses, facts, mine, num_warps, may_exchange=may_exchange)
+            near = sorted({n for member in mine for n in touching.get(member, ())})
+            own = [accesses[n] for n in near]
+            wanted = group_shape(own, facts, mine, num_warps, may_exchange=may_exchange)
             shape = wanted, 32
-            if shape[0] is None and through and not any(_is_block_of(op, mine) for op in accesses):
+            if shape[0] is None and through and not any(_is_block_of(op, mine) for op in own):
                 shape = shared_shape(through, mine, num_warps) or shape
             is_staged = any(side in mine for dot in dots for side in (dot.a, dot.b))
-            made = _coalesced(accesses, v, num_warps, mine, shape, rows, is_staged=is_staged)
+            made = _coalesced(own, v, num_warps, mine, shape, rows, is_staged=is_staged)
             groups.offer(v, made)
 
     through: list[Op] = [o for o in ops if isinstance(o, _SHARING)]
     dots = [o for o in through if isinstance(o, mma.Dot)]
     accesses: list[Op] = [o for o in ops if isinstance(o, _SHAPING)]
+    touching: dict[Value, list[int]] = {}
+    for n, op in enumerate(accesses):
+        for v in (*op.operands, *op.results):
+            touching.setdefault(v, []).append(n)
     anchors = {anchor(access) for op in ops if (access := access_of(op)) is not None}
     for _, same in groupby([v for v in values if v in anchors], key=size_of):
         for v in list(same):

@@ -11,6 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from tiledsl.dtypes import int1
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
@@ -160,6 +161,7 @@ def obstacle_to_order(loop: For, found: list[Candidate]) -> str:
     return ""
 
 
+@deep
 def counts_up(step: Value) -> bool:
     """Whether the step of a loop is known to be positive."""
     op = step.defining_op

@@ -17,6 +17,7 @@ from tiledsl.dtypes import int1
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import splat_source
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.analysis.remainders import remainders
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -98,6 +99,7 @@ class _Masks:
         masks = [op for op in self.made if _is_mask(op.result) and not isinstance(op, Compare)]
         return all(_is_mask(v) for op in masks for v in op.operands if v in made)
 
+    @deep
     def _made_by(self, op: Op) -> bool:
         is_outside = op.id not in self._inside
         if is_outside and few_numbers(op):
@@ -138,6 +140,7 @@ def _limits(masks: list[Compare], remainder: Value, number: int) -> tuple[int, .
     return tuple(out)
 
 
+@deep
 def known_scalar(value: Value, remainder: Value, number: int) -> int | None:
     """A scalar where the remainder is known; None where it takes more."""
     if value is remainder:

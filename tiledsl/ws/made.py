@@ -97,10 +97,13 @@ def made_operands(graph: TileGraph, loop: For, dots: list[Dot]) -> dict[int, Mad
 
 def chain_of(loop: For, dots: list[Dot], dot: Dot) -> tuple[Dot, ...]:
     """The dots that add to one accumulator, from the first on, up to one of them."""
-    before = dot.acc.defining_op
-    if isinstance(before, Dot) and before in dots and before.parent is loop.body:
-        return (*chain_of(loop, dots, before), dot)
-    return (dot,)
+    known = set(dots)
+    chain = [dot]
+    while isinstance(before := chain[-1].acc.defining_op, Dot):
+        if before not in known or before.parent is not loop.body:
+            break
+        chain.append(before)
+    return tuple(reversed(chain))
 
 
 def chained(graph: TileGraph, loop: For, dots: list[Dot], dot: Dot, *, several: bool) -> str:

@@ -62,13 +62,14 @@ def _copy(graph: TileGraph, access: Op, ops: list[Op]) -> list[tuple[Op, Op]]:
 
 def _drop(graph: TileGraph, op: Op) -> None:
     """Erases what only the access read that has a copy now."""
-    if op.parent is None or any(graph.has_uses(v) for v in op.results):
-        return
-    makers = [v.defining_op for v in op.operands]
-    graph.erase(op)
-    for maker in makers:
-        if maker is not None and not isinstance(maker, Hint):
-            _drop(graph, maker)
+    todo = [op]
+    while todo:
+        dead = todo.pop()
+        if dead.parent is None or any(graph.has_uses(v) for v in dead.results):
+            continue
+        makers = [v.defining_op for v in dead.operands]
+        graph.erase(dead)
+        todo += [m for m in makers if m is not None and not isinstance(m, Hint)]
 
 
 class _Slices:
@@ -90,15 +91,25 @@ class _Slices:
 
     def _add(self, value: Value, found: dict[Op, None]) -> bool:
         """Enters the ops behind a value; False where they cannot be made twice."""
-        op = value.defining_op
-        if not isinstance(value.type, TileType) or self.free(value) or op in found:
-            return True
-        if op is None or not _can_be_made_twice(op, value.type):
-            return False
-        if not all(self._add(v, found) for v in op.operands):
-            return False
-        found[op] = None
+        todo = [value]
+        while todo:
+            value = todo[-1]
+            op = value.defining_op
+            if not isinstance(value.type, TileType) or self.free(value) or op in found:
+                todo.pop()
+                continue
+            if op is None or not _can_be_made_twice(op, value.type):
+                return False
+            if missing := [v for v in op.operands if self._is_missing(v, found)]:
+                todo += reversed(missing)
+                continue
+            found[op] = None
+            todo.pop()
         return True
+
+    def _is_missing(self, value: Value, found: dict[Op, None]) -> bool:
+        is_made = isinstance(value.type, TileType) and not self.free(value)
+        return is_made and value.defining_op not in found
 
 
 def _can_be_made_twice(op: Op, type_: TileType) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiledsl.dtypes import float32
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -180,6 +181,7 @@ def _problem(graph: TileGraph, loop: For, source: FlowDot, load: OperandLoad) ->
     return ""
 
 
+@deep
 def _by_four(v: Value, loop: For) -> bool:
     """Whether an offset is a multiple of 4 for certain."""
     if v is loop.iv:

@@ -13,6 +13,7 @@ from math import gcd
 from tiledsl.dtypes import int32
 from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
@@ -104,6 +105,7 @@ def _sources(op: Op, dim: int) -> list[tuple[Value, int]] | None:
             return None
 
 
+@deep
 def _is_index(value: Value, dim: int) -> bool:
     """Whether a tile is made of coordinates and scalars by ops that can be made anew."""
     op = value.defining_op
@@ -129,6 +131,7 @@ class _Fewer:
             self.known[key] = self._made(op, dim)
         return self.known[key]
 
+    @deep
     def _made(self, op: Op, dim: int) -> Value:
         assert op.parent is not None
         type_ = op.results[0].type

@@ -159,6 +159,8 @@ class _Plan:
         op = value.defining_op
         if op is None or op.parent is not self.region or value.type.rank != 2:
             return False
+        if len(self.columns) > MOST_OPS:
+            return False
         self.columns[value] = column
         match op:
             case Load():

@@ -18,6 +18,7 @@ from tiledsl.dtypes import int64
 from tiledsl.ir.analysis.affine import Dims
 from tiledsl.ir.analysis.affine import inner_dims
 from tiledsl.ir.analysis.axis_info import axis_facts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
@@ -137,6 +138,7 @@ def _product(a: Terms, b: Terms) -> Terms:
     )
 
 
+@deep
 def _address(value: Value, dims: Dims) -> tuple[Value, Terms] | None:
     """A tile of pointers as a scalar pointer and terms; None where it is no such sum."""
     op = value.defining_op
@@ -154,6 +156,7 @@ def _address(value: Value, dims: Dims) -> tuple[Value, Terms] | None:
             return (value, ()) if isinstance(value.type, ScalarType) else None
 
 
+@deep
 def _terms(value: Value, dims: Dims) -> Terms:
     """An int64 scalar or tile as a sum. Raises _TooLong."""
     op = value.defining_op
@@ -304,13 +307,14 @@ class _Split:
 
     def _drop(self, value: Value) -> None:
         """Erases what nothing reads any more."""
-        op = value.defining_op
-        if op is None or op.effect is not Effect.PURE or op.regions or self.graph.has_uses(value):
-            return
-        operands = op.operands
-        self.graph.erase(op)
-        for v in operands:
-            self._drop(v)
+        todo = [value]
+        while todo:
+            op = (dead := todo.pop()).defining_op
+            if op is None or op.parent is None or op.effect is not Effect.PURE or op.regions:
+                continue
+            if not self.graph.has_uses(dead):
+                self.graph.erase(op)
+                todo += op.operands
 
     def _fast_dim(self, fixed: list[Term]) -> int:
         """The dimension whose neighbours are neighbours in memory; else the last."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
@@ -172,6 +173,7 @@ def bound_of(op: Op | None, at: Value) -> Value | None:
     return None
 
 
+@deep
 def _needs(value: Value, at: Value) -> bool:
     """Whether a value is made from a coordinate."""
     if value is at:

@@ -7,6 +7,7 @@ Where rows are stored by an index, the index moves along: it is small.
 from __future__ import annotations
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.graph import clone_op
 from tiledsl.ir.layout import Layout
@@ -86,6 +87,7 @@ def move_store(graph: TileGraph, op: pointer.Store, want: Layout) -> None:
             )
         return moved[key]
 
+    @deep
     def again(made: Op, layout: Layout) -> Value:
         """Index math once more."""
         ups = {link.operand: link.up for link in links(made) if link.up is not None}

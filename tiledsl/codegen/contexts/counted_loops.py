@@ -16,6 +16,7 @@ from tiledsl.codegen.registry import enters
 from tiledsl.codegen.registry import yields_to
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import int_limits
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.analysis.range_ends import dtype_of
 from tiledsl.ir.analysis.range_ends import may_pass
 from tiledsl.ir.analysis.range_ends import span_of
@@ -139,6 +140,7 @@ def _increment(op: ops.For, e: Emission) -> str:
     return f"{iv} += {e.text(op.step)}"
 
 
+@deep
 def known_sign(value: Value) -> int:
     """1 or -1 for a value known to be positive or negative, else 0."""
     match value.defining_op:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ops
@@ -15,6 +16,7 @@ _MAX_DEPTH = 16
 __all__ = ["divisor"]
 
 
+@deep
 def divisor(value: Value, depth: int = 0) -> int:
     """A power-of-two-friendly divisor of a value; `MOST` for zero, 1 when nothing is known."""
     if depth > _MAX_DEPTH:

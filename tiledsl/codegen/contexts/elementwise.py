@@ -32,6 +32,7 @@ from tiledsl.codegen.emission import Expression
 from tiledsl.codegen.registry import emits
 from tiledsl.dtypes import float32
 from tiledsl.ir.analysis.constants import constant_value
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -173,6 +174,7 @@ def compare(op: ops.Compare, e: Emission) -> Expression:
     return OperatorContext("", False, e.atom(op.a), e.atom(op.b), symbol)
 
 
+@deep
 def _count_multiple(value: Value) -> int | None:
     """What divides a number that is surely not negative: a coordinate may be subtracted.
 

@@ -13,6 +13,7 @@ from dataclasses import field
 from dataclasses import replace
 
 from tiledsl.ir.analysis.constants import wrap
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
@@ -133,6 +134,7 @@ def address_of(value: Value) -> Address:
     return _address(value, tuple(range(value.type.rank)))
 
 
+@deep
 def _address(value: Value, dims: Dims) -> Address:
     op = value.defining_op
     if op is None:
@@ -168,6 +170,7 @@ def inner_dims(op: tile.ExpandDims | tile.Broadcast | tile.Transpose, dims: Dims
             return tuple(dims[i] for i in inverse)
 
 
+@deep
 def sum_of(value: Value, dims: Dims = ()) -> Sum:
     """An integer scalar or tile as a sum. Raises NotAffine."""
     op = value.defining_op

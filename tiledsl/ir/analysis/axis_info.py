@@ -19,6 +19,7 @@ from tiledsl.ir.analysis.axis_values import is_given
 from tiledsl.ir.analysis.axis_values import meet
 from tiledsl.ir.analysis.axis_values import power_of_two
 from tiledsl.ir.analysis.axis_values import unknown
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops.control import For
@@ -51,7 +52,7 @@ class AxisFacts:
             region, self.region = self.region, None
             self.analyze(region)
         if value not in self.known:
-            self.known[value] = self._compute(value)
+            self.known[value] = self._behind(value)
         return self.known[value]
 
     def analyze(self, region: Region) -> None:
@@ -152,6 +153,11 @@ class AxisFacts:
                 self.known[arg] = new
             if not changed:
                 return
+
+    @deep
+    def _behind(self, value: Value) -> AxisInfo:
+        """Facts about a value whose operands have not been looked at."""
+        return self._compute(value)
 
     def _compute(self, value: Value) -> AxisInfo:
         op = value.defining_op

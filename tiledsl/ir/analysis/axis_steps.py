@@ -8,6 +8,7 @@ multiple of 16 is not below 16.
 from __future__ import annotations
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import pointer
@@ -22,22 +23,17 @@ FAR = 1 << 40
 
 def least_step(value: Value, dim: int, facts: AxisFacts) -> int:
     """At least so many elements lie between most neighbours of a tile; 0 where they are equal."""
-    return _step(value, dim, facts, {})
+    return _step(value, dim, facts)
 
 
-def _step(  # noqa: C901 - a case per op
-    value: Value, dim: int, facts: AxisFacts, seen: dict[tuple[Value, int], int]
-) -> int:
+@deep
+def _step(value: Value, dim: int, facts: AxisFacts) -> int:  # noqa: C901 - a case per op
     if not isinstance(value.type, TileType) or value.type.shape[dim] == 1:
         return 0
-    key = (value, dim)
-    if key in seen:
-        return seen[key]
 
     def of(v: Value, d: int = dim) -> int:
-        return _step(v, d, facts, seen)
+        return _step(v, d, facts)
 
-    seen[key] = FAR
     op = value.defining_op
     match op:
         case tile.Splat() | ew.FloorDiv() | ew.Shr() | ew.Compare():
@@ -62,11 +58,10 @@ def _step(  # noqa: C901 - a case per op
             by = facts.of(op.b).value
             found = of(op.a) << by if by is not None else FAR
         case None:
-            found = _carried(value, dim, facts, seen)
+            found = _carried(value, dim, facts)
         case _:
             found = FAR
-    seen[key] = min(found, FAR)
-    return seen[key]
+    return min(found, FAR)
 
 
 def _size(facts: AxisFacts, factor: Value) -> int:
@@ -75,9 +70,9 @@ def _size(facts: AxisFacts, factor: Value) -> int:
     return max(1, info.every if info.value is None else abs(info.value))
 
 
-def _carried(value: Value, dim: int, facts: AxisFacts, seen: dict[tuple[Value, int], int]) -> int:
+def _carried(value: Value, dim: int, facts: AxisFacts) -> int:
     """What a loop carries steps as what it begins with."""
     loop = getattr(value.owner, "parent", None)
     if isinstance(loop, For) and value in loop.carried:
-        return _step(loop.init[loop.carried.index(value)], dim, facts, seen)
+        return _step(loop.init[loop.carried.index(value)], dim, facts)
     return FAR

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Region
 from tiledsl.ir.op import Value
@@ -44,6 +45,7 @@ class HostValues:
             self.known[value] = self._compute(value)
         return self.known[value]
 
+    @deep
     def _compute(self, value: Value) -> Any:
         if value in self.args:
             return self.args[value]

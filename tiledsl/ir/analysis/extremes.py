@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import int_limits
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
@@ -13,6 +14,7 @@ from tiledsl.ir.types import TileType
 MAX_DEPTH = 16
 
 
+@deep
 def extremes(value: Value, depth: int = MAX_DEPTH) -> tuple[int, int] | None:
     """(least, largest) element of an integer tile or scalar; None where that is not known."""
     if (

@@ -285,13 +285,16 @@ def _while_edges(
 
 def _ends_alike(condition: Value, arg: Value, found: Mapping[Value, Axes]) -> bool:
     """Whether a loop ends where a carried value gets to a number that all programs share."""
-    op = condition.defining_op
-    if isinstance(op, And):
-        return any(_ends_alike(v, arg, found) for v in (op.a, op.b))
-    if not isinstance(op, Compare):
-        return False
-    sides = [(op.a, op.b), (op.b, op.a)]
-    return any(arg in _sources(mine) and end not in found for mine, end in sides)
+    todo = [condition]
+    while todo:
+        op = todo.pop().defining_op
+        if isinstance(op, And):
+            todo += (op.a, op.b)
+        elif isinstance(op, Compare):
+            sides = [(op.a, op.b), (op.b, op.a)]
+            if any(arg in _sources(mine) and end not in found for mine, end in sides):
+                return True
+    return False
 
 
 def _yielded(region: Region) -> tuple[Value, ...]:

@@ -7,12 +7,14 @@ it for all of them.
 from __future__ import annotations
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.ops import tile
 from tiledsl.ir.types import TileType
 
 
+@deep
 def only_falls(mask: Value, dim: int, run: int, facts: AxisFacts) -> bool:
     """Whether conditions go at most from true to false in each run along a dimension."""
     info = facts.of(mask).axes[dim]

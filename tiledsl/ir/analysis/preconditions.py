@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from tiledsl.errors import LaunchError
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.op import Effect
 from tiledsl.ir.op import Op
@@ -33,25 +34,23 @@ SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 def host_asserts(graph: TileGraph) -> list[Assert]:
     """The assertions of a TILE graph that a launch decides."""
     asserts: list[Assert] = graph.find(Assert)
-    known: dict[Value, bool] = {}
-    return [op for op in asserts if op.parent is graph.body and _is_known(op.condition, known)]
+    return [op for op in asserts if op.parent is graph.body and _is_known(op.condition)]
 
 
-def _is_known(value: Value, known: dict[Value, bool]) -> bool:
+@deep
+def _is_known(value: Value) -> bool:
     """Whether a scalar is made of extents, strides and constants."""
-    if value not in known:
-        op = value.owner
-        known[value] = isinstance(op, Op) and (
-            isinstance(op, Shape | Stride)
-            or (
-                isinstance(value.type, ScalarType)
-                and op.effect is Effect.PURE
-                and not op.regions
-                and op.opcode.startswith("elementwise.")
-                and all(_is_known(v, known) for v in op.operands)
-            )
+    op = value.owner
+    return isinstance(op, Op) and (
+        isinstance(op, Shape | Stride)
+        or (
+            isinstance(value.type, ScalarType)
+            and op.effect is Effect.PURE
+            and not op.regions
+            and op.opcode.startswith("elementwise.")
+            and all(_is_known(v) for v in op.operands)
         )
-    return known[value]
+    )
 
 
 def check_asserts(graph: TileGraph, args: Mapping[str, Any]) -> None:
@@ -81,6 +80,7 @@ def _message(op: Assert, get: Callable[[Value], Any]) -> str:
     return f"device_assert failed before the launch: {op.message or 'the condition'}{compared}"
 
 
+@deep
 def _failing(value: Value, get: Callable[[Value], Any]) -> Compare | None:
     """The comparison that makes a condition false, where it is one or a conjunction of some."""
     match value.defining_op:

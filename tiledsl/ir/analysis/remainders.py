@@ -11,6 +11,7 @@ from math import lcm
 from typing import NamedTuple
 
 from tiledsl.ir.analysis.axis_info import AxisFacts
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import elementwise as ew
 from tiledsl.ir.types import ScalarType
@@ -23,9 +24,11 @@ class Series(NamedTuple):
     first: int
 
 
+@deep
 def series_of(value: Value, facts: AxisFacts) -> Series:
     """The integers that a scalar is one of. Index arithmetic is taken not to wrap."""
-    return _series(value, facts, {})
+    step, first = _made(value, facts)
+    return Series(step, first % step if step else first)
 
 
 def remainders(value: Value, size: int, facts: AxisFacts) -> range:
@@ -35,14 +38,7 @@ def remainders(value: Value, size: int, facts: AxisFacts) -> range:
     return range(first % every, size, every)
 
 
-def _series(value: Value, facts: AxisFacts, found: dict[Value, Series]) -> Series:
-    if value not in found:
-        step, first = _made(value, facts, found)
-        found[value] = Series(step, first % step if step else first)
-    return found[value]
-
-
-def _made(value: Value, facts: AxisFacts, found: dict[Value, Series]) -> Series:
+def _made(value: Value, facts: AxisFacts) -> Series:
     op, every = value.defining_op, facts.of(value).every
     if not isinstance(value.type, ScalarType) or not value.type.dtype.is_int:
         return Series(1, 0)
@@ -50,7 +46,7 @@ def _made(value: Value, facts: AxisFacts, found: dict[Value, Series]) -> Series:
         return Series(0, int(op.value))
     if not isinstance(op, ew.Mul | ew.Add | ew.Sub | ew.Mod | ew.Min | ew.Max | ew.FloorDiv):
         return Series(every, 0)
-    a, b = (_series(v, facts, found) for v in op.operands)
+    a, b = (series_of(v, facts) for v in op.operands)
     match op:
         case ew.Add():
             made = Series(gcd(a.step, b.step), a.first + b.first)

@@ -10,6 +10,7 @@ from tiledsl.dtypes import int1
 from tiledsl.dtypes import int8
 from tiledsl.dtypes import pointer_to
 from tiledsl.errors import TypeMismatch
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.block_pointers import BlockPointer
 from tiledsl.ir.broadcasting import broadcast_value
 from tiledsl.ir.broadcasting import shape_of
@@ -120,6 +121,7 @@ def store(
     b.add(Store(at, data, lanes, hint))
 
 
+@deep
 def is_uniform(value: Value) -> bool:
     """Whether a value is one scalar in all places, by the ops that make it."""
     op = value.defining_op

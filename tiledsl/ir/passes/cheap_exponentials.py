@@ -13,6 +13,8 @@ import math
 from tiledsl.dtypes import float32
 from tiledsl.ir.analysis.constants import constant_value
 from tiledsl.ir.analysis.constants import splat_source
+from tiledsl.ir.analysis.deep import deep
+from tiledsl.ir.analysis.deep import remembered
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Op
@@ -45,27 +47,35 @@ def cheap_exponentials(graph: TileGraph, target: Target) -> PassReport:
     f16, as long as results are multiplied, divided, and summed with what is not negative only.
     """
     del target
-    changes = 0
-    for op in list(graph.walk()):
-        if isinstance(op, ew.Div) and not op.fast and _dtype(op.result) == float32:
-            if _is_at_least_one(op.b) and _is_rounded(graph, op.result):
-                graph.replace_op(op, op.rebuild({}, fast=True))
-                changes += 1
-            continue
-        if isinstance(op, ew.Exp2) and not op.fast and _dtype(op.result) == float32:
-            if is_at_most_zero(op.a, any_sign=True):
-                graph.replace_op(op, op.rebuild({}, fast=True))
-                changes += 1
-            continue
-        if not isinstance(op, ew.Exp) or op.fast or _dtype(op.result) != float32:
-            continue
-        if _is_rounded(graph, op.result):
-            graph.replace_op(op, op.rebuild({}, fast=True))
-            changes += 1
-        elif not op.nonpositive and is_at_most_zero(op.a):
-            graph.replace_op(op, op.rebuild({}, nonpositive=True))
-            changes += 1
+    with remembered():  # signs stay what they are where ops become fast
+        changes = sum(_make_cheap(graph, op) for op in list(graph.walk()))
     return PassReport("cheap-exponentials", changes)
+
+
+def _make_cheap(graph: TileGraph, op: Op) -> bool:
+    """Marks an op; whether it could."""
+    mark = _mark(graph, op)
+    if mark:
+        is_fast = mark == "fast"
+        made = op.rebuild({}, fast=True) if is_fast else op.rebuild({}, nonpositive=True)
+        graph.replace_op(op, made)
+    return bool(mark)
+
+
+def _mark(graph: TileGraph, op: Op) -> str:
+    """The attribute that an op can have; empty where none."""
+    if not isinstance(op, ew.Div | ew.Exp2 | ew.Exp) or op.fast or _dtype(op.result) != float32:
+        return ""
+    match op:
+        case ew.Div():
+            is_fast = _is_at_least_one(op.b) and _is_rounded(graph, op.result)
+        case ew.Exp2():
+            is_fast = is_at_most_zero(op.a, any_sign=True)
+        case ew.Exp():
+            is_fast = _is_rounded(graph, op.result)
+            if not is_fast and not op.nonpositive and is_at_most_zero(op.a):
+                return "nonpositive"
+    return "fast" if is_fast else ""
 
 
 def _dtype(value: Value) -> object:
@@ -102,6 +112,7 @@ def _is_rounded(graph: TileGraph, value: Value) -> bool:
     return True
 
 
+@deep
 def _is_nonnegative(value: Value) -> bool:
     """Whether all elements are surely not below 0, or NaN."""
     match op := _unshaped(value).defining_op:
@@ -115,6 +126,7 @@ def _is_nonnegative(value: Value) -> bool:
             return False
 
 
+@deep
 def _is_at_least_one(value: Value) -> bool:
     """Whether all elements are at least 1, or NaN."""
     match op := _unshaped(value).defining_op:
@@ -142,6 +154,7 @@ def _unshaped(value: Value) -> Value:
     return value
 
 
+@deep
 def _is_bound(bound: Value, value: Value, *, any_sign: bool) -> bool:
     """Whether a value without its repetitions is a maximum of which `value` is a part."""
     op: Op | None = bound.defining_op

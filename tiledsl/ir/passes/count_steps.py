@@ -56,7 +56,7 @@ def count_steps(graph: TileGraph, target: Target) -> PassReport:
     for op in list(graph.walk()):
         if not isinstance(op, ew.Select) or op.parent is None or _is_inner(graph, op):
             continue
-        found = _steps(graph, op, top=True)
+        found = _steps(graph, op)
         if found is None or not LEAST_LIMITS <= len(found.limits) <= MOST_LIMITS:
             continue
         steps = {b - a for a, b in pairwise(found.leaves)}
@@ -73,16 +73,16 @@ def _is_inner(graph: TileGraph, op: ew.Select) -> bool:
     return len(uses) == 1 and isinstance(uses[0].op, ew.Select) and uses[0].index > 0
 
 
-def _steps(graph: TileGraph, op: ew.Select, *, top: bool = False) -> Steps | None:
+def _steps(graph: TileGraph, op: ew.Select, depth: int = 0) -> Steps | None:
     """What a tree of selects between constants comes to; None for any other."""
     found = _test(op.condition)
     if found is None or ew.element_dtype(op.result, "select") != int32:
         return None
-    if not top and len(graph.users(op.result)) != 1:
+    if depth and (depth > MOST_LIMITS or len(graph.users(op.result)) != 1):
         return None
     x, predicate, limit = found
     order = (op.b, op.a) if predicate in ("gt", "ge") else (op.a, op.b)
-    low, high = (_branch(graph, v, x, predicate) for v in order)
+    low, high = (_branch(graph, v, x, predicate, depth + 1) for v in order)
     if low is None or high is None:
         return None
     limits = (*low.limits, limit, *high.limits)
@@ -102,13 +102,13 @@ def _test(condition: Value) -> tuple[Value, str, float] | None:
     return None
 
 
-def _branch(graph: TileGraph, value: Value, x: Value, predicate: str) -> Steps | None:
+def _branch(graph: TileGraph, value: Value, x: Value, predicate: str, depth: int) -> Steps | None:
     """A leaf, or a tree of the same comparisons."""
     number = constant_value(value)
     if isinstance(number, int) and not isinstance(number, bool):
         return Steps(x, predicate, (), (number,))
     op = value.defining_op
-    found = _steps(graph, op) if isinstance(op, ew.Select) else None
+    found = _steps(graph, op, depth) if isinstance(op, ew.Select) else None
     same = found is not None and found.x is x and found.predicate == predicate
     return found if same else None
 

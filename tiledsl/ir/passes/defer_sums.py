@@ -169,10 +169,10 @@ def _rows(value: Value) -> int:
 
 def _erase_dead(graph: TileGraph, op: Op) -> None:
     """Erases an op without uses and what only it used."""
-    if any(graph.users(r) for r in op.results):
-        return
-    operands = [v.defining_op for v in op.operands]
-    graph.erase(op)
-    for made in operands:
-        if isinstance(made, ew.Mul):
-            _erase_dead(graph, made)
+    todo = [op]
+    while todo:
+        dead = todo.pop()
+        if dead.parent is None or any(graph.users(r) for r in dead.results):
+            continue
+        graph.erase(dead)
+        todo += [m for v in dead.operands if isinstance(m := v.defining_op, ew.Mul)]

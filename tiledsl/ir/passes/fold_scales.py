@@ -71,19 +71,26 @@ def _fold_exponential(graph: TileGraph, op: Op, value: Value, factor: float) -> 
 
 def _times(b: Builder, value: Value, factor: float) -> Value:
     """value * factor, where factors inside of `value` and sums with repeated tiles take part."""
-    found = scaled(value)
-    if found is not None:
-        return _times(b, found[0], found[1] * factor)
-    op = value.defining_op
-    if isinstance(op, Add | Sub) and (shapes := _repetition(op.b)):
-        base = shapes[-1].operands[0]
-        other = _times(b, base, factor)
+    added: list[tuple[type[Add | Sub], Value]] = []
+    while True:
+        if (found := scaled(value)) is not None:
+            value, factor = found[0], found[1] * factor
+            continue
+        op = value.defining_op
+        if not isinstance(op, Add | Sub) or not (shapes := _repetition(op.b)):
+            break
+        other = _times(b, shapes[-1].operands[0], factor)
         for step in reversed(shapes):
             other = b.value(step.rebuild({step.operands[0]: other}))
-        return b.value(type(op)(_times(b, op.a, factor), other))
+        added.append((type(op), other))
+        value = op.a
     if isinstance(value.type, TileType):
-        return b.value(Mul(value, _constant(b, factor, value.type)))
-    return b.value(Mul(value, b.value(Constant(factor, float32))))
+        product = b.value(Mul(value, _constant(b, factor, value.type)))
+    else:
+        product = b.value(Mul(value, b.value(Constant(factor, float32))))
+    for kind, other in reversed(added):
+        product = b.value(kind(product, other))
+    return product
 
 
 def scale_after_mask(graph: TileGraph, op: Select) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Region
@@ -84,6 +85,7 @@ def _dots_behind(value: Value) -> set[mma.Dot]:
     return found
 
 
+@deep
 def is_zero(value: Value) -> bool:
     """Whether every element of a value is the constant 0."""
     op = value.defining_op

@@ -56,9 +56,23 @@ def _join(graph: TileGraph, op: ew.Add) -> bool:
     return False
 
 
+MOST_TERMS = 256
+"""Of a sum that is looked at."""
+
+
 def _terms(value: Value) -> list[Value]:
-    op = value.defining_op
-    return [*_terms(op.a), *_terms(op.b)] if isinstance(op, ew.Add) else [value]
+    """What a sum adds up, or the sum where it has too many terms."""
+    terms: list[Value] = []
+    todo = [value]
+    while todo:
+        op = (last := todo.pop()).defining_op
+        if not isinstance(op, ew.Add):
+            terms.append(last)
+        elif len(todo) + len(terms) < MOST_TERMS:
+            todo += (op.b, op.a)
+        else:
+            return [value]
+    return terms
 
 
 def _bare(value: Value) -> Op | None:
@@ -87,11 +101,13 @@ def _same(a: Value, b: Value) -> bool:
 
 
 def _source(value: Value) -> Value:
-    op = value.defining_op
-    if isinstance(op, ew.Cast) and _is_int(op.a) and _bits(op.a) <= _bits(value):
-        return _source(op.a)
-    inner = splat_source(value)
-    return value if inner is value else _source(inner)
+    while True:
+        op = value.defining_op
+        is_wider = isinstance(op, ew.Cast) and _is_int(op.a) and _bits(op.a) <= _bits(value)
+        inner = op.a if isinstance(op, ew.Cast) and is_wider else splat_source(value)
+        if inner is value:
+            return value
+        value = inner
 
 
 def _is_over_zero(graph: TileGraph, value: Value) -> bool:

@@ -77,7 +77,17 @@ def _zero_outside(value: Value, condition: Value) -> Value | None:
 
 def _conjuncts(mask: Value) -> set[Value]:
     """What all has to hold, behind broadcasts to the mask's shape."""
-    op = mask.defining_op
-    if isinstance(op, ew.And):
-        return _conjuncts(op.a) | _conjuncts(op.b)
-    return _conjuncts(op.a) if isinstance(op, tile.Broadcast) else {mask}
+    found, seen = set[Value](), set[Value]()
+    todo = [mask]
+    while todo:
+        if (value := todo.pop()) in seen:
+            continue
+        seen.add(value)
+        op = value.defining_op
+        if isinstance(op, ew.And):
+            todo += (op.a, op.b)
+        elif isinstance(op, tile.Broadcast):
+            todo.append(op.a)
+        else:
+            found.add(value)
+    return found

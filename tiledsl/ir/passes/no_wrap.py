@@ -7,6 +7,7 @@ one number answers for all of them (`ws/index_masks.py`).
 from __future__ import annotations
 
 from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
 from tiledsl.ir.op import Region
@@ -61,6 +62,7 @@ def _seen_through(value: Value) -> object:
     return op
 
 
+@deep
 def room_above(value: Value) -> int:
     """What may be added to a scalar at least before it wraps."""
     op = value.defining_op

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tiledsl.dtypes import int32
+from tiledsl.ir.analysis.deep import deep
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Level
@@ -245,6 +246,7 @@ def _masks_a_dot(select: ew.Select) -> bool:
     return False
 
 
+@deep
 def _holds(condition: Value, loop: For, rows: _Rows) -> Range | None:  # noqa: C901 - a case per op
     """The iterations in which every element of a condition is true for sure."""
     op = condition.defining_op
@@ -286,6 +288,7 @@ def _both(a: Range | None, b: Range | None) -> Range | None:
     return Range(a.starts + b.starts, a.stops + b.stops)
 
 
+@deep
 def _affine(value: Value, loop: For, rows: _Rows) -> Affine | None:  # noqa: C901 - a case per op
     """A value as an affine function of the loop variable, or None."""
     if value is loop.iv:

@@ -5,6 +5,9 @@ namespace emu {
 namespace {
 
 constexpr u32 MAP_MAGIC = 0x70616d54;
+constexpr u64 NEAR_BYTES = 1ull << 24;       // of an argument, which an address is then told by
+constexpr u64 TABLE_BYTES = 1ull << 32;      // behind an address that an argument holds
+constexpr u64 GUARD_BYTES = 4096;            // around an argument (tiledsl/emulate/pack.py)
 
 // What stands in the 128 bytes of a tensor map; tiledsl/emulate/pack.py writes the same.
 struct MapFacts {
@@ -163,6 +166,37 @@ void issue_store(u32 src, u32 bytes, u32 align, u32 swizzle, const char* what, s
 
 }  // namespace
 
+// Ends the run where bytes of global memory belong neither to an argument, nor to a variable of the kernel, nor may lie
+// where an address points that an argument holds.
+void check_inside(const void* p, u64 bytes) {
+  static size_t last = 0;                   // most accesses go where the one before them went
+  const u64 at = (u64)p;
+  auto& all = machine.arguments;
+  // The last vector of an argument may go beyond its end: into the bytes that guard it.
+  auto is_inside = [&](const Region& r) {
+    return at < r.end && r.begin < at + bytes && r.begin <= at + GUARD_BYTES && at + bytes <= r.end + GUARD_BYTES;
+  };
+  if (bytes == 0 || (last < all.size() && is_inside(all[last]))) return;
+  const Region* nearest = nullptr;
+  u64 least = NEAR_BYTES;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (is_inside(all[i])) {
+      last = i;
+      return;
+    }
+    const u64 away = at < all[i].begin ? all[i].begin - at : at + bytes > all[i].end ? at + bytes - all[i].end : 0;
+    if (away < least) least = away, nearest = &all[i];
+  }
+  Dl_info own, found;
+  if (dladdr((void*)machine.entry, &own) && dladdr(p, &found) && own.dli_fbase == found.dli_fbase) return;
+  auto above = std::upper_bound(machine.tables.begin(), machine.tables.end(), at);
+  const bool is_pointed_to = above != machine.tables.begin() && at - *std::prev(above) < TABLE_BYTES;
+  if (is_pointed_to && (!nearest || least > GUARD_BYTES)) return;
+  if (!nearest) fault("a global access of %llu bytes to %p, outside of all arguments", (unsigned long long)bytes, p);
+  fault("a global access of %llu bytes at byte %lld of argument %s, which has %llu", (unsigned long long)bytes,
+        (long long)(at - nearest->begin), nearest->name, (unsigned long long)(nearest->end - nearest->begin));
+}
+
 void run_store(BulkStore& store, bool is_read_only) {
   if (!store.is_read) {
     store.is_read = true;
@@ -173,9 +207,10 @@ void run_store(BulkStore& store, bool is_read_only) {
   store.write(store);
 }
 
-void check_aligned(const void* p, u32 bytes) {
+void check_global(const void* p, u32 bytes, bool is_aligned) {
   current().pc = EMU_HERE;
-  if ((uintptr_t)p % bytes) fault("a global access of %u bytes to %p, which is not aligned to them", bytes, p);
+  if (is_aligned && (uintptr_t)p % bytes) fault("a global access of %u bytes to %p, which is not aligned to them", bytes, p);
+  check_inside(p, bytes);
 }
 
 // ------------------------------------------------------------------ tensor copies
@@ -226,6 +261,7 @@ void bulk_load(u32 dst, const void* src, u32 bytes, u32 bar, u32 mask, bool is_m
   current().pc = EMU_HERE;
   preempt();
   if (bytes % 16 || bytes == 0 || (uintptr_t)src % 16) fault("bulk load of %u bytes from %p", bytes, src);
+  check_inside(src, bytes);
   auto fill = [src, bytes](Cta& cta, u32 offset) { memcpy(cta.shared + offset, src, bytes); };
   issue_load(dst, bar, bytes, 16, targets(mask, is_multicast, "bulk load"), "bulk load", fill);
 }
@@ -248,12 +284,14 @@ void bulk_store(void* dst, u32 src, u32 bytes) {
   current().pc = EMU_HERE;
   preempt();
   if (bytes % 16 || bytes == 0 || (uintptr_t)dst % 16) fault("bulk store of %u bytes to %p", bytes, dst);
+  check_inside(dst, bytes);
   issue_store(src, bytes, 16, 0, "bulk store", [=](const u8* data) { memcpy(dst, data, bytes); });
 }
 void bulk_add(void* dst, u32 src, u32 bytes, Type type) {
   current().pc = EMU_HERE;
   preempt();
   if (bytes % 16 || bytes == 0 || (uintptr_t)dst % 16) fault("bulk reduction of %u bytes to %p", bytes, dst);
+  check_inside(dst, bytes);
   issue_store(src, bytes, 16, 0, "bulk reduction", [=](const u8* data) { put_bytes((u8*)dst, data, bytes, true, type); });
 }
 void bulk_commit() {
@@ -292,6 +330,7 @@ void cp_async(u32 dst, const void* src, u32 bytes, u32 source_bytes) {
   const Place place = locate(dst, bytes, false, "cp.async");
   check_shared(*place.cta, place.offset, bytes, "cp.async");
   if (source_bytes && (uintptr_t)src % bytes) fault("cp.async of %u bytes from %p", bytes, src);
+  check_inside(src, source_bytes);
   begin_load(*place.cta, place.offset, bytes, "cp.async");
   auto copy = std::make_shared<AsyncCopy>();
   copy->dst = place.offset;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS         // half of what every kernel would load, and nothing needs it
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "machine.h"
 #include "numbers.h"
@@ -165,8 +166,8 @@ template <class To, class From> inline To raw(From from) {
   put(to, from);
   return to;
 }
-template <class T> inline T* global(u64 p, u32 align) {
-  check_aligned((const void*)p, align);
+template <class T> __forceinline__ T* global(u64 p, u32 bytes) {  // what is aligned to its size
+  check_global((const void*)p, bytes, true);
   return (T*)p;
 }
 
@@ -206,23 +207,23 @@ template <float (*FROM)(unsigned), unsigned short (*TO)(float)> inline u16 atomi
   __builtin_memcpy(p, &made, 2);
   return old;
 }
-inline void* atomic_global(u64 p, u32 align) {
+__forceinline__ void* atomic_global(u64 p, u32 bytes) {
   before_atomic();
-  return (void*)global<u8>(p, align);
+  return (void*)global<u8>(p, bytes);
 }
-template <class T> inline T atomic_on(Atomic kind, T* p, T x, T y = T()) {
+template <class T> __forceinline__ T atomic_on(Atomic kind, T* p, T x, T y = T()) {
   return atomic_at<T>(kind, atomic_global((u64)p, sizeof(T)), x, y);
 }
 template <class T> struct Same { using type = T; };
 
 }  // namespace emu
 
-template <class T> inline T atomicAdd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, x); }
-template <class T> inline T atomicSub(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, (T)-x); }
-template <class T> inline T atomicMin(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::min, p, x); }
-template <class T> inline T atomicMax(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::max, p, x); }
-template <class T> inline T atomicExch(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::exch, p, x); }
-template <class T> inline T atomicAnd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::and_, p, x); }
+template <class T> __forceinline__ T atomicAdd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, x); }
+template <class T> __forceinline__ T atomicSub(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::add, p, (T)-x); }
+template <class T> __forceinline__ T atomicMin(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::min, p, x); }
+template <class T> __forceinline__ T atomicMax(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::max, p, x); }
+template <class T> __forceinline__ T atomicExch(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::exch, p, x); }
+template <class T> __forceinline__ T atomicAnd(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::and_, p, x); }
 template <class T> inline T atomicOr(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::or_, p, x); }
 template <class T> inline T atomicXor(T* p, typename emu::Same<T>::type x) { return emu::atomic_on(emu::Atomic::xor_, p, x); }
 template <class T> inline T atomicCAS(T* p, typename emu::Same<T>::type x, typename emu::Same<T>::type y) {

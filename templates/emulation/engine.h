@@ -1,5 +1,7 @@
 // engine.h - the state of the emulated machine. Private to the engine.
 #pragma once
+#include <dlfcn.h>
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstdint>
@@ -169,8 +171,12 @@ struct Launch {
   double seconds;
 };
 
+struct Region { u64 begin, end; const char* name; };
+
 struct Machine {
   Launch launch;
+  std::vector<Region> arguments;            // the arrays of the launch
+  std::vector<u64> tables;                  // addresses that arguments hold, in order
   void (*entry)(void**) = nullptr;
   void** params = nullptr;
   std::vector<std::unique_ptr<Cluster>> clusters;

@@ -70,7 +70,8 @@ void fence_async();                           // fence.proxy.async
 void fence();                                 // fence.acq_rel
 
 // ------------------------------------------------------------------ global memory
-void check_aligned(const void* p, u32 bytes);
+// Ends the run where an access is not aligned to its size, or lies outside of all arguments.
+void check_global(const void* p, u32 bytes, bool is_aligned);
 
 // Atomic operations: what the address holds, before; the new value is `apply(old)`. Another thread may run first.
 void before_atomic();

@@ -402,6 +402,12 @@ void fault(const char* format, ...) {
 
 }  // namespace emu
 
+// The arrays of the next launch, and addresses that these hold.
+extern "C" void emu_memory(const emu::Region* arguments, size_t count, const emu::u64* tables, size_t num_tables) {
+  emu::machine.arguments.assign(arguments, arguments + count);
+  emu::machine.tables.assign(tables, tables + num_tables);
+}
+
 // Runs a grid. Returns 0, or 1 with a report in `text`.
 extern "C" int emu_launch(const emu::Launch* launch, void (*entry)(void**), void** params, char* text, size_t size) {
   using emu::machine;

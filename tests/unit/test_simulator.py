@@ -150,7 +150,7 @@ def test_the_text_refuses_what_does_not_fit(kernel) -> None:
         emulate(matmul, given, (2, 1))  # type: ignore[arg-type]
     args = {"x": torch.arange(100.0), "y": torch.zeros(100), "n": 100}
     made = shifted.compile(**args, BLOCK=128, grid=(1,))
-    with pytest.raises(EmulationFault, match="20 bytes outside argument y were written"):
+    with pytest.raises(EmulationFault, match="16 bytes at byte 400 of argument x, which has 400"):
         emulate(made, {**args, "n": 120}, (1,))
 
 

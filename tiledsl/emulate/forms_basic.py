@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tiledsl.emulate.errors import NotEmulated
+from tiledsl.emulate.forms import BITS
 from tiledsl.emulate.forms import form
 from tiledsl.emulate.forms import members
 from tiledsl.emulate.forms import operand
@@ -118,7 +120,55 @@ def _policy(match: re.Match[str], o: list[str]) -> str:
     return f"{o[0]} = 0;"
 
 
-@form(r"mov\.(u32|b32|u64|b64)")
+def _part(whole: str, count: int) -> tuple[str, int]:
+    """C++ type and bits of the parts that a register of a type is taken apart into."""
+    bits = int(whole[1:]) // count
+    if str(bits) not in BITS or bits * count != int(whole[1:]):
+        raise NotEmulated(f"mov.{whole} of {count} parts")
+    return BITS[str(bits)], bits
+
+
+_INTEGERS: Final = {
+    **{f"u{bits}": name for bits, name in BITS.items()},
+    "s8": "signed char", "s16": "short", "s32": "int", "s64": "long long",
+}  # fmt: skip
+
+
+@form(r"cvt\.([us](?:8|16|32|64))\.([us](?:8|16|32|64))")
+def _cvt_integer(match: re.Match[str], o: list[str]) -> str:
+    return f"{o[0]} = ({_INTEGERS[match[1]]})({_INTEGERS[match[2]]}){o[1]};"
+
+
+@form(r"cvt\.rn\.(f32|f64)\.([us](?:8|16|32|64))")
+def _cvt_to_float(match: re.Match[str], o: list[str]) -> str:
+    kind = "float" if match[1] == "f32" else "double"
+    return f"{o[0]} = ({kind})({_INTEGERS[match[2]]}){o[1]};"
+
+
+@form(r"(add|sub|and|or|xor|not|shl|shr|min|max|mul\.lo|mad\.lo)\.([bus])(16|32|64)")
+def _integer_math(match: re.Match[str], o: list[str]) -> str:
+    """Registers of 16, 32 and 64 bits. Ref: PTX ISA, integer and logic instructions."""
+    name, bits = match[1], int(match[3])
+    kind = _INTEGERS[f"{'s' if match[2] == 's' else 'u'}{bits}"]
+    wide = _INTEGERS[f"u{bits}"]
+    a, b = (f"({kind}){x}" for x in (o[1], o[2] if len(o) > 2 else "0"))
+    signs = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "mul.lo": "*"}
+    if name in signs:
+        made = f"({wide})(({wide}){a} {signs[name]} ({wide}){b})"
+    elif name == "mad.lo":
+        made = f"({wide})(({wide}){a} * ({wide}){b} + ({wide}){o[3]})"
+    elif name == "not":
+        made = f"({wide})~({wide}){a}"
+    elif name in ("min", "max"):
+        made = f"(({a}) {'<' if name == 'min' else '>'} ({b}) ? ({a}) : ({b}))"
+    else:  # counts beyond the width leave nothing, or the sign
+        over = "0" if name == "shl" else f"({kind})(({a}) < 0 ? -1 : 0)"
+        sign = "<<" if name == "shl" else ">>"
+        made = f"((unsigned){o[2]} < {bits}u ? ({kind})(({a}) {sign} (unsigned){o[2]}) : {over})"
+    return f"::emu::put({o[0]}, ({wide}){made});"
+
+
+@form(r"mov\.(u16|b16|u32|b32|u64|b64|s32|s64|f32|f64)")
 def _mov(match: re.Match[str], o: list[str]) -> str:
     special = {
         "%%cluster_ctarank": "::emu::cluster_rank()",
@@ -128,11 +178,16 @@ def _mov(match: re.Match[str], o: list[str]) -> str:
         "%%smid": "0",
     }
     if o[0].startswith("{"):
-        low, high = members(o[0])
-        return f"{low} = (unsigned short){o[1]}; {high} = (unsigned short)({o[1]} >> 16);"
+        parts = members(o[0])
+        kind, bits = _part(match[1], len(parts))
+        moves = (f"{name} = ({kind})(all >> {i * bits});" for i, name in enumerate(parts))
+        return f"const auto all = {o[1]}; {' '.join(moves)}"
     if o[1].startswith("{"):
-        low, high = members(o[1])
-        return f"{o[0]} = ::emu::pair16({low}, {high});"
+        parts = members(o[1])
+        kind, bits = _part(match[1], len(parts))
+        whole = BITS[match[1][1:]]
+        joined = (f"({whole})({kind}){name} << {i * bits}" for i, name in enumerate(parts))
+        return f"{o[0]} = {' | '.join(joined)};"
     return f"{o[0]} = {special.get(o[1], o[1])};"
 
 

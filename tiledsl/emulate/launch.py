@@ -38,6 +38,12 @@ class _Launch(ctypes.Structure):
     )
 
 
+class _Region(ctypes.Structure):
+    """`emu::Region` of engine.h."""
+
+    _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("name", ctypes.c_char_p))
+
+
 def run(
     module: KernelModule,
     args: Mapping[str, object],
@@ -90,9 +96,12 @@ def run(
     entry = ctypes.cast(loaded.emu_entry, ctypes.c_void_p)
     if module.is_debug:
         _state(loaded)[:] = fresh_state()
+    shown = _show_memory(loaded, arguments)
     failed = loaded.emu_launch(
         ctypes.byref(launch), entry, arguments.pointers, text, ctypes.c_size_t(REPORT_BYTES)
     )
+    del shown
+    ctypes.CDLL(None).fflush(None)  # what the kernel printed
     counters = _take_counters(loaded)
     if failed:
         report = resolve(text.value.decode(), library)
@@ -119,6 +128,20 @@ def _take_counters(loaded: ctypes.CDLL) -> bytes:
     values = bytes(found)
     ctypes.memset(found, 0, ctypes.sizeof(found))
     return values
+
+
+def _show_memory(loaded: ctypes.CDLL, arguments: Arguments) -> ctypes.Array[_Region]:
+    """Tells the engine where a kernel may read and write; what is returned outlives the launch."""
+    regions, tables = arguments.regions(), arguments.tables()
+    made = [_Region(begin, end, name.encode()) for begin, end, name in regions]
+    shown = (_Region * len(made))(*made)
+    loaded.emu_memory(
+        shown,
+        ctypes.c_size_t(len(made)),
+        (ctypes.c_uint64 * len(tables))(*tables),
+        ctypes.c_size_t(len(tables)),
+    )
+    return shown
 
 
 @functools.cache

@@ -33,6 +33,8 @@ CANARY = 0xCB
 MAP_MAGIC = 0x70616D54
 MAP_BYTES = 128
 ALIGN_BYTES = 256
+LEAST_ADDRESS, MOST_ADDRESS = 1 << 32, 1 << 47
+"""Of the host's memory."""
 _MAP_TYPES = {
     "i1": 0, "i8": 0, "u8": 0, "e4m3": 0, "e5m2": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3,
     "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
@@ -113,6 +115,23 @@ class Arguments:
         self._buffers = [_aligned(part) for part in parts]
         addresses = [buffer.ctypes.data for buffer in self._buffers]
         self.pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+
+    def regions(self) -> list[tuple[int, int, str]]:
+        """First byte, end and name of each array, as the kernel sees them."""
+        out: list[tuple[int, int, str]] = []
+        for name, array in self._arrays.items():
+            low, high = _extent(array.view) if array.view.size else (0, 0)
+            out.append((array.address + low, array.address + high, name))
+        return out
+
+    def tables(self) -> list[int]:
+        """What arrays of 64-bit integers hold and may be addresses, in order."""
+        found: set[int] = set()
+        for array in self._arrays.values():
+            if array.view.dtype.kind in "iu" and array.view.itemsize == 8:
+                high = array.view[(array.view > LEAST_ADDRESS) & (array.view < MOST_ADDRESS)]
+                found.update(int(x) for x in high.ravel())
+        return sorted(found)
 
     def finish(self) -> None:
         """Copies results back. Raises EmulationFault for writes outside of an argument."""

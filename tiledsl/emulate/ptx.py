@@ -35,12 +35,15 @@ _REGISTERS: Final = {
 }
 _DECLARED: Final = {
     "pred": "bool",
-    "b16": "unsigned short",
-    "b32": "unsigned",
-    "u32": "unsigned",
     "f32": "float",
+    "f64": "double",
+    **{f"{kind}8": "unsigned char" for kind in "bu"},
+    **{f"{kind}16": "unsigned short" for kind in "bu"},
+    **{f"{kind}32": "unsigned" for kind in "bu"},
+    **{f"{kind}64": "unsigned long long" for kind in "bu"},
+    **{f"s{bits}": name for bits, name in ((8, "signed char"), (16, "short"), (32, "int"))},
+    "s64": "long long",
 }
-_DECLARED_64: Final = {"b64": "unsigned long long", "u64": "unsigned long long"}
 _EXTERN_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:]+)\s+(\w+)\s*\[\s*\]\s*;"
 )
@@ -126,9 +129,14 @@ def _instruction(found: Instruction) -> str:
 
 def _registers(found: Instruction) -> str:
     kind, *first = found.operands[0].split()
-    names = [f"reg_{name}" for name in [*first, *found.operands[1:]]]
-    declared = {**_DECLARED, **_DECLARED_64}[kind.lstrip(".")]
-    return f"[[maybe_unused]] {declared} {', '.join(names)};"
+    declared = _DECLARED.get(kind.lstrip("."))
+    if declared is None:
+        raise NotEmulated(f"a PTX register of type {kind}")
+    names: list[str] = []
+    for name in (*first, *found.operands[1:]):
+        several = re.fullmatch(r"([\w%$]+)<(\d+)>", name.replace(" ", ""))
+        names += [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name]
+    return f"[[maybe_unused]] {declared} {', '.join(f'reg_{name}' for name in names)};"
 
 
 def _predicate(text: str) -> str:

@@ -106,3 +106,26 @@ def test_an_epilogue_of_a_long_chain() -> None:
     assert "wgmma" in text_of(
         product, a, a, torch.empty(512, 512, device="meta"), LONG, grid=(4, 4)
     )
+
+
+@tiledsl.jit
+def scaled_operand(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, N: tl.constexpr):
+    m, n = tl.program_id(0) * 128, tl.program_id(1) * 128
+    acc = tl.zeros((128, 128), tl.float32)
+    for k in range(0, a.shape[1], 64):
+        left = a.load((m, k), (128, 64))
+        for i in tl.static_range(N):
+            left = left * 1.5 + i
+        acc = tl.dot(left, b.load((k, n), (64, 128)), acc)
+    c.store((m, n), acc)
+
+
+def test_math_on_pairs_is_cut_into_statements() -> None:
+    a = torch.empty(512, 512, device="meta", dtype=torch.bfloat16)
+    args = (a, a, torch.empty(512, 512, device="meta"), 100)
+    _, request = scaled_operand.request_for(args, {}, (4, 4))
+    texts: list[str] = []
+    for made in compiler.modules(request):
+        texts.append(made.module.source)
+        made.rejected = "the next one"
+    assert any("const auto pair" in text for text in texts)

@@ -47,6 +47,9 @@ from tiledsl.ir.ops.tile import Map
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.vectors import vectors_of
 
+MAX_PAIR_CHARS = 120
+"""Of math on pairs in one expression."""
+
 
 @dataclass(frozen=True)
 class SelectContext(Expression):
@@ -80,7 +83,12 @@ def arithmetic(op: ops.Binary, e: Emission) -> Expression | None:
     """`a + b`."""
     name = op.opcode.partition(".")[2]
     if is_of_pairs(op):
-        e.bind(op.result, pair_math(e, op, name))
+        text = pair_math(e, op, name)
+        if len(text) > MAX_PAIR_CHARS:
+            variable = e.names.fresh("pair")
+            e.before(f"const auto {variable} = {text};")
+            text = variable
+        e.bind(op.result, text)
         return None
     symbol = {"add": "+", "sub": "-", "mul": "*"}[name]
     a, b = op.operands

@@ -5,9 +5,10 @@ A loop over the parts of a row that carries its maximum m and sum l,
     n = max(m, max(x));  l = l * exp(m - n) + sum(exp(x - n));  m = n
 
 lets all warps meet twice in each iteration. Every thread may have its own m and l instead, of the
-elements that it holds: they are made of each other alone. Behind the loop, the threads' sums are
-taken relative to the largest of their maxima and added up. A thread that has met nothing over -inf
-takes exponentials relative to 0; a row of which that is all there is gives NaN, as in the source.
+elements that it holds: they are made of each other alone, and a thread sums up what it took the
+maximum of. Behind the loop, the threads' sums are taken relative to the largest of their maxima and
+added up. A thread that has met nothing over -inf takes exponentials relative to 0; a row of which
+that is all there is gives NaN, as in the source.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ class _Power:
 
 @dataclass(frozen=True)
 class _Sum:
-    """Carried value `index`: `update` adds `total` to it, times a power of maxima."""
+    """Carried value `index`: `update` adds `total` to it, times a power of maxima.
+
+    ops: all that make it of the maxima, without `total`.
+    """
 
     index: int
     update: ew.Add
     total: Reduce
     factor: _Power
+    ops: tuple[Op, ...]
 
 
 @dataclass(frozen=True)
@@ -102,26 +107,37 @@ def _online(graph: TileGraph, loop: For, index: int, num_warps: int) -> _Online 
     carried, update = loop.carried[index], end.values[index].defining_op
     if not isinstance(update, ew.Max) or carried not in (update.a, update.b):
         return None
+    if update.propagate_nan:
+        return None  # the other threads' NaN would not reach a thread, nor be merged
     other = update.b if update.a is carried else update.a
     largest = _whole(graph, loop, other, "max", num_warps)
     if largest is None:
         return None
-    made = [_sum(graph, loop, i, carried, update.result, num_warps) for i in range(len(end.values))]
+    made = [
+        _sum(graph, loop, i, carried, update, largest, num_warps) for i in range(len(end.values))
+    ]
     sums = tuple(s for s in made if s is not None)
     online = _Online(index, update, largest, sums)
     return online if sums and _is_closed(graph, loop, online) else None
 
 
 def _sum(
-    graph: TileGraph, loop: For, index: int, before: Value, after: Value, num_warps: int
+    graph: TileGraph,
+    loop: For,
+    index: int,
+    before: Value,
+    maximum: ew.Max,
+    largest: Reduce,
+    num_warps: int,
 ) -> _Sum | None:
     """The sum of exponentials that a loop carries as one of its values, if it is one.
 
-    before, after: the maximum that the loop carries, and its next one.
+    before: the maximum that the loop carries; maximum: its next one, of that and `largest`.
     """
     end = loop.body.terminator
     assert isinstance(end, Yield)
     carried, update = loop.carried[index], end.values[index].defining_op
+    after = maximum.result
     if not isinstance(update, ew.Add) or not _is_number(loop.init[index], 0.0):
         return None
     for kept, added in ((update.a, update.b), (update.b, update.a)):
@@ -130,12 +146,16 @@ def _sum(
         if total is None or not isinstance(scaled, ew.Mul) or carried not in (scaled.a, scaled.b):
             continue
         factor = _power(scaled.b if scaled.a is carried else scaled.a, after)
-        term = _power(_unmasked(total.inputs[0]), after)
+        choice, masked = _choice(total.inputs[0])
+        term = _power(masked, after)
         if factor is None or term is None or factor.x is not before or not _alike(factor, term):
             continue
-        if isinstance(factor.scale, Value) and factor.scale.owner is loop.body:
+        if isinstance(factor.scale, Value) and _is_inside(factor.scale, loop):
             continue
-        return _Sum(index, update, total, factor)
+        if not _has_maximum(term.x, choice, largest):
+            continue
+        ops = (update, scaled, *factor.ops, *term.ops, *([choice] if choice else []))
+        return _Sum(index, update, total, factor, ops)
     return None
 
 
@@ -154,12 +174,34 @@ def _whole(graph: TileGraph, loop: For, value: Value, kind: str, num_warps: int)
     return op if prod(places) == 32 * num_warps and num_warps > 1 else None
 
 
-def _unmasked(value: Value) -> Value:
-    """What is summed up, without what makes parts of it 0 or weighs them."""
+def _choice(value: Value) -> tuple[ew.Select | None, Value]:
+    """What makes parts of a tile that is summed up 0, and the tile without it."""
     op = value.defining_op
     if isinstance(op, ew.Select) and _is_number(op.b, 0.0):
-        return op.a
-    return value
+        return op, op.a
+    return None, value
+
+
+def _has_maximum(x: Value, choice: ew.Select | None, largest: Reduce) -> bool:
+    """Whether a thread's maximum is one of the elements whose exponentials it sums up.
+
+    Others may lie far above it, or be all that a thread has.
+    """
+    source = largest.inputs[0]
+    if source is x:
+        return True
+    op = source.defining_op
+    if choice is None or not isinstance(op, ew.Select):
+        return False
+    return op.a is x and choice.condition is op.condition
+
+
+def _is_inside(value: Value, loop: For) -> bool:
+    """Whether a value is made in each iteration of a loop."""
+    region = value.owner if isinstance(value.owner, Region) else value.owner.parent
+    while region is not None and region is not loop.body:
+        region = region.parent.parent if region.parent else None
+    return region is loop.body
 
 
 def _power(value: Value, largest: Value) -> _Power | None:
@@ -209,7 +251,7 @@ def _is_number(value: Value, number: float) -> bool:
 def _is_closed(graph: TileGraph, loop: For, online: _Online) -> bool:
     """Whether only maximum and sums are made of what threads hold of them in the loop."""
     ends = {online.index: online.update, **{s.index: s.update for s in online.sums}}
-    totals = {s.total.id for s in online.sums}
+    known = {op.id for s in online.sums for op in (*s.ops, s.total)} | {online.update.id}
     todo = [loop.carried[i] for i in ends] + [online.largest.result]
     seen: set[Value] = set()
     while todo:
@@ -225,15 +267,14 @@ def _is_closed(graph: TileGraph, loop: For, online: _Online) -> bool:
                 made = ends.get(use.index)
                 if made is None or made.result is not value:
                     return False
-            elif op.id not in totals and not _stays_in_thread(op):
+            elif op.id not in known and not _repeats(op):
                 return False
             todo += op.results
     return True
 
 
-def _stays_in_thread(op: Op) -> bool:
-    is_math = op.opcode.startswith("elementwise.") and not op.regions
-    return is_math or isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims)
+def _repeats(op: Op) -> bool:
+    return isinstance(op, tile.Splat | tile.Broadcast | tile.ExpandDims)
 
 
 # ---------------------------------------------------------------------- the rewrite
@@ -250,8 +291,13 @@ def _rewrite(graph: TileGraph, loop: For, online: _Online, num_warps: int) -> No
     own = loop.results[online.index]
     merge = MergeThreads(own, kind="max", warps=num_warps, loc=loop.loc)
     whole = b.value(merge, own.name)
+    # Without an iteration there is no maximum, and nothing to be scaled; nor is there where a
+    # thread's own is infinite, less which itself would be NaN.
+    one, most = (b.value(ew.Constant(n, float32)) for n in (1.0, inf))
     ran = b.value(ew.Compare("lt", loop.lower, loop.upper))
-    kept: list[Op] = [merge]
+    finite = ew.Compare("ne", own, most)
+    is_scaled = b.value(ew.And(b.value(finite), ran))
+    kept: list[Op] = [merge, finite]
     merged = {own: whole}
     for s in online.sums:
         mapping = {loop.carried[online.index]: own, reference: whole}
@@ -260,9 +306,7 @@ def _rewrite(graph: TileGraph, loop: For, online: _Online, num_warps: int) -> No
             b.add(clone)
             kept.append(clone)
         factor = mapping[s.factor.ops[-1].results[0]]
-        # Without an iteration there is no maximum, and nothing to be scaled.
-        one = b.value(ew.Constant(1.0, float32))
-        factor = b.value(ew.Select(ran, factor, one))
+        factor = b.value(ew.Select(is_scaled, factor, one))
         total = loop.results[s.index]
         scaled = ew.Mul(total, factor)
         kept.append(scaled)

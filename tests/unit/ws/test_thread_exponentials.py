@@ -69,6 +69,95 @@ def read_meanwhile(x, out, n, scale, BLOCK: tl.constexpr):
     tl.store(out, s + count)
 
 
+@tiledsl.jit
+def other_tile(x, y, out, n, BLOCK: tl.constexpr):
+    """A sum over another tile than the maximum, whose elements may lie far above a thread's."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + at)
+        new = tl.maximum(m, tl.max(value))
+        s = s * tl.exp(m - new) + tl.sum(tl.exp(tl.load(y + at) - new))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+@tiledsl.jit
+def all_of_what_is_masked(x, y, out, n, BLOCK: tl.constexpr):
+    """The maximum leaves out elements that are summed up."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        value = tl.load(x + first + tl.arange(0, BLOCK))
+        new = tl.maximum(m, tl.max(tl.where(value > 1.5, value, -float("inf"))))
+        s = s * tl.exp(m - new) + tl.sum(tl.exp(value - new))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+@tiledsl.jit
+def near_the_maximum(x, y, out, n, BLOCK: tl.constexpr):
+    """What is summed up depends on the maximum of all threads."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        value = tl.load(x + first + tl.arange(0, BLOCK))
+        new = tl.maximum(m, tl.max(value))
+        s = s * tl.exp(m - new) + tl.sum(tl.where(value > new - 1.0, tl.exp(value - new), 0.0))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+@tiledsl.jit
+def scale_of_each_iteration(x, y, out, n, BLOCK: tl.constexpr):
+    m, s = -1e3, 0.0
+    for first in range(0, n, BLOCK):
+        scale = tl.load(y + first) * 0.1 + 1.5
+        value = tl.load(x + first + tl.arange(0, BLOCK))
+        new = tl.maximum(m, tl.max(value))
+        s = s * tl.exp((m - new) * scale) + tl.sum(tl.exp((value - new) * scale))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+@tiledsl.jit
+def nan_in_the_maximum(x, y, out, n, BLOCK: tl.constexpr):
+    """A thread would keep a NaN that is none of its row's maximum."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        value = tl.load(x + first + tl.arange(0, BLOCK))
+        new = tl.maximum(m, tl.max(value), propagate_nan=tl.PropagateNan.ALL)
+        s = s * tl.exp(m - new) + tl.sum(tl.exp(value - new))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+@tiledsl.jit
+def left_out(x, y, out, n, BLOCK: tl.constexpr):
+    """Elements that are left out of the sum alone may be infinite."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + at)
+        new = tl.maximum(m, tl.max(value))
+        s = s * tl.exp(m - new) + tl.sum(tl.where(tl.load(y + at) > 0, tl.exp(value - new), 0.0))
+        m = new
+    tl.store(out, s)
+    tl.store(out + 1, m)
+
+
+OTHERS = [
+    other_tile,
+    all_of_what_is_masked,
+    near_the_maximum,
+    scale_of_each_iteration,
+    nan_in_the_maximum,
+]
+
+
 def made(kernel: Any, x: torch.Tensor, out: torch.Tensor, scale: float, block: int) -> Kernel:
     return kernel.compile(x, out, x.numel(), scale, block, grid=(1,), num_warps=4)
 
@@ -141,3 +230,23 @@ def test_one_exchange_for_each_behind_the_loop() -> None:
     text = made(log_sum, x, out, 1.0, 1024).module.source
     assert text.count("block_sync();") == 2
     assert text.count("reduce_lanes<1, 32>") == 2
+
+
+@pytest.mark.parametrize("odd", ["", "nan", "inf"])
+@pytest.mark.parametrize("kernel", [*OTHERS, left_out], ids=lambda k: k.__name__)
+def test_what_threads_hold_is_enough(kernel: Any, odd: str) -> None:
+    """As the interpreter: sums of what no thread can tell alone are made by all."""
+    torch.manual_seed(1)
+    x, y = 3 * torch.randn(4096), 30 * torch.randn(4096)
+    if odd == "nan":
+        x[0:4] = x[512:516] = float("nan")
+        x[1025] = 70.0
+    elif odd:
+        x[-3], y[-3] = INF, -1.0
+    want, out = torch.full((2, 2), float("nan"))
+    compiled = kernel.compile(x, y, out, 4096, 1024, grid=(1,), num_warps=4)
+    assert ("block_sync" in loop_of(compiled)) == (kernel is not left_out)
+    kernel[(1,)](x, y, want, 4096, 1024)
+    given = {"x": x, "y": y, "out": out, "n": 4096}
+    simulator.emulate(compiled, given, (1, 1, 1))
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-6, equal_nan=True)

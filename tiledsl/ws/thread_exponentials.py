@@ -187,13 +187,21 @@ def _has_maximum(x: Value, choice: ew.Select | None, largest: Reduce) -> bool:
 
     Others may lie far above it, or be all that a thread has.
     """
-    source = largest.inputs[0]
+    source, x = _narrow(largest.inputs[0]), _narrow(x)
     if source is x:
         return True
     op = source.defining_op
     if choice is None or not isinstance(op, ew.Select):
         return False
-    return op.a is x and choice.condition is op.condition
+    return _narrow(op.a) is x and choice.condition is op.condition
+
+
+def _narrow(value: Value) -> Value:
+    """What a tile of f32 has been widened from: reductions may widen their elements themselves."""
+    op = value.defining_op
+    if isinstance(op, ew.Cast) and isinstance(op.a.type, TileType) and op.a.type.dtype.is_float:
+        return op.a if op.a.type.dtype.bits < float32.bits else value
+    return value
 
 
 def _is_inside(value: Value, loop: For) -> bool:

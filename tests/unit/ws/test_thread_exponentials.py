@@ -149,6 +149,20 @@ def left_out(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + 1, m)
 
 
+@tiledsl.jit
+def as_it_lies(x, out, n, scale, BLOCK: tl.constexpr):
+    """The maximum is taken of 16-bit floats where they are loaded, the differences of wider ones."""
+    m, s = -float("inf"), 0.0
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + at, mask=at < n, other=-float("inf")).to(tl.float32)
+        new = tl.maximum(m, tl.max(value))
+        s = s * tl.exp(m - new) + tl.sum(tl.exp(value - new))
+        m = new
+    tl.store(out, tl.log(s) + m)
+    tl.store(out + 1, m)
+
+
 OTHERS = [
     other_tile,
     all_of_what_is_masked,
@@ -186,6 +200,15 @@ def test_values(n: int, dtype: torch.dtype) -> None:
     got = run(log_sum, x, 0.7, seed=n)
     torch.testing.assert_close(got[0].double(), want, rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(got[1], (x.float() * 0.7).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_16_bits_as_they_lie(dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    x = (8 * torch.randn(3000)).to(dtype)
+    got = run(as_it_lies, x)
+    torch.testing.assert_close(got[0].double(), x.double().logsumexp(0), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(got[1], x.float().max())
 
 
 @pytest.mark.parametrize("n", [700, 3000])

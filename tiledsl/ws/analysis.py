@@ -6,6 +6,7 @@ graph. What cannot be specialised is reported with a reason and a place.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
@@ -16,6 +17,7 @@ from tiledsl.ir.analysis.axis_info import AxisFacts
 from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Effect
+from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
 from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
@@ -252,7 +254,18 @@ def _load_problem(
         return "the load is not directly in the loop of the dot"
     if isinstance(load, Load) and not written.isdisjoint(tensors_of(load.tensor)):
         return "the kernel also stores to the tensor it loads"
-    for use in graph.users(load.result):
-        if not isinstance(use.op, Dot | Transpose) and use.op.id not in beside:
-            return f"the loaded tile is also used by {use.op.opcode}"
+    for op in _readers(graph, load.result, beside):
+        if not isinstance(op, Dot):
+            return f"the loaded tile is also used by {op.opcode}"
     return ""
+
+
+def _readers(graph: TileGraph, tile: Value, beside: frozenset[int]) -> Iterator[Op]:
+    """What reads a tile, or its transposes; without the ops beside the products."""
+    for use in graph.users(tile):
+        if use.op.id in beside:
+            continue
+        if isinstance(use.op, Transpose):
+            yield from _readers(graph, use.op.result, beside)
+        else:
+            yield use.op

@@ -18,6 +18,7 @@ from tiledsl.ir.op import Op
 from tiledsl.ir.op import Region
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.control import If
+from tiledsl.ws.check_bounds import among_all
 from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_data import ALWAYS
 from tiledsl.ws.check_data import IN_TURNS
@@ -210,6 +211,7 @@ def _reach(run: PointRun) -> list[str]:
         if branch is not None and (
             branch.parent in dead
             or (not is_free and (never_runs(region, reached) or is_never(region)))
+            or (isinstance(branch, If) and _is_contradicted(code, branch, region))
         ):
             dead.add(region)
         elif isinstance(branch, For) and is_empty(branch):
@@ -222,9 +224,33 @@ def _reach(run: PointRun) -> list[str]:
     return empty
 
 
+def _is_contradicted(code: Program, branch: If, region: Region) -> bool:
+    """Whether a branch around a side of a branch asks the same, and has it on its other side."""
+    among = among_all(code)
+    formulas, inner = among.formulas, branch.parent
+    number = formulas.number(branch.condition)
+    leaves = [among.leaves()[i] for i in formulas.uses[number]]
+    if any(kind == "loaded" or (kind == "symbol" and at < 0) for kind, at in leaves):
+        return False  # one leaf may stand for several numbers
+    while inner is not None and inner.parent is not None:
+        op = inner.parent
+        if isinstance(op, If) and formulas.number(op.condition) == number:
+            return (inner is op.then) != (region is branch.then)
+        inner = op.parent
+    return False
+
+
 def _force(run: PointRun, branch: If, region: Region, points: list[LaunchPoint]) -> None:
-    """Runs a side of a branch by taking it always, with those around it that follow from data."""
-    run.forced[branch] = region is branch.then
+    """Runs a side of a branch by taking it always.
+
+    So are its clones in other roles, and those around it that follow from data.
+    """
+    formulas = among_all(run.code).formulas
+    number = formulas.number(branch.condition)
+    for steps in run.code.code.values():
+        for op in [s.op for s in steps if isinstance(s.op, If)]:
+            if formulas.number(op.condition) == number:
+                run.forced[op] = region is branch.then
     inner: Region | None = branch.parent
     while inner is not None and inner.parent is not None:
         if isinstance(inner.parent, If) and inner.parent in run.code.chosen:

@@ -22,6 +22,7 @@ from tiledsl.ir.ops.control import If
 from tiledsl.ir.ops.memory import Shape
 from tiledsl.ir.ops.memory import Stride
 from tiledsl.ir.ops.program import TileToProgram
+from tiledsl.ir.ops.role import NumTiles
 from tiledsl.ws.check_bounds import Bounds
 from tiledsl.ws.check_bounds import bounds_of
 from tiledsl.ws.check_program import LaunchPoint
@@ -93,7 +94,8 @@ def launch_points(code: Program, cluster_size: int, scale: int) -> Points:
         program=at,
     )
     twice = LaunchPoint(step * 2, _row(along, 3, axis, cluster_size), step=step, units=units)
-    few = [LaunchPoint(step, (0, 1, 1)), tiles(0, 3)]
+    empty = (0 if any(_ops(code, NumTiles)) else 1, 1, 1)  # without tiles, one without programs
+    few = [LaunchPoint(step, empty), tiles(0, 3)]
     if turns > 1 or not _is_even(code, twice):
         few.append(twice)  # else its tiles are the first ones of the row with two trips
     few += [tiles(n, 2) for n in range(3, told_apart + 1)]

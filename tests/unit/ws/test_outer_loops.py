@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as tl
+from tiledsl.compiler import modules
 from tiledsl.lowering import device_graph
 from tiledsl.ws.outer_loops import Extent
 from tiledsl.ws.outer_loops import extent_of
@@ -78,3 +79,14 @@ def test_rows_by_how_many_tiles_they_are(rows, small, large):
     extent = Extent(found, large, frozenset((0,)))
     assert extent.scale(large) == 1
     assert extent.scale(small) == pytest.approx(many / few)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent": True}, {"persistent": False}], ids=str)
+def test_loops_by_the_number_of_programs_are_proved(options):
+    """In a launch without programs their step would be 0, but no CTA comes to them."""
+    x = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((200, 256), (256, 192))]
+    x.append(torch.empty(200, 192, device="meta", dtype=torch.bfloat16))
+    given = {"BM": 64, "BN": 64, "BK": 64, **options}
+    certificate = next(modules(persistent.request_for(x, given, (2,))[1])).certificate
+    assert certificate is not None
+    assert certificate.proved, certificate.failure

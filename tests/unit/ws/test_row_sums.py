@@ -9,8 +9,10 @@ import tiledsl
 import tiledsl.language as tl
 from examples.norm_matmul import grid_of
 from examples.norm_matmul import norm_matmul
+from tiledsl.compiler import modules
 from tiledsl.ir.ops import barrier
 from tiledsl.ir.ops import smem
+from tiledsl.simulator import simulate
 from tiledsl.ws.check import check
 from tiledsl.ws.plan import Plan
 
@@ -40,6 +42,25 @@ def scaled_by_state(x: tl.Tensor, w: tl.Tensor, out: tl.Tensor, BM: tl.constexpr
         acc = tl.dot(tile, w.load((k, n), (BK, BN)), acc)
         state = 0.5 * state + tl.sum(tile.to(tl.float32), axis=1)
     out.store((m, n), acc * state[:, None])
+
+
+@tiledsl.jit
+def beside_transposes(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, o: tl.Tensor, WHICH: tl.constexpr,
+                      BM: tl.constexpr = 64, BN: tl.constexpr = 64, BK: tl.constexpr = 64):
+    """Products and other math read the transpose of a tile."""
+    m = tl.program_id(0) * BM
+    acc, rows = tl.zeros((BM, BN), tl.float32), tl.zeros((BM,), tl.float32)
+    for k in range(0, a.shape[0], BK):
+        x, y = tl.trans(a.load((k, m), (BK, BM))), tl.trans(b.load((0, k), (BN, BK)))
+        if WHICH == "sum of a":
+            rows += tl.sum(x.to(tl.float32), axis=1)
+        elif WHICH == "extremum of a":
+            rows = tl.maximum(rows, tl.max(x.to(tl.float32), axis=1))
+        else:
+            rows += tl.sum(tl.sum(y.to(tl.float32), axis=1)) + tl.zeros((BM,), tl.float32)
+        acc = tl.dot(x, y, acc)
+    c.store((m, 0), acc)
+    o.store((m,), rows)
 # fmt: on
 
 
@@ -119,3 +140,23 @@ def test_extrema_are_found_beside_products():
 def test_other_loops_are_flows():
     report = scaled_by_state.report(*tensors(1024, 1024, 1024), grid=(8, 8))
     assert "schedule of the loop" in report
+
+
+@pytest.mark.parametrize("which", ["sum of a", "extremum of a", "sum of b"])
+def test_transposes_of_operands_that_other_math_reads(which):
+    """They stay tiles for that, and are no mere views of shared memory."""
+
+    def arguments() -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        a, b = (torch.randint(-2, 3, s).bfloat16() for s in ((192, 128), (64, 192)))
+        return {"a": a, "b": b, "c": torch.empty(128, 64), "o": torch.empty(128)}
+
+    want, got = arguments(), arguments()
+    beside_transposes[(2,)](*want.values(), which)
+    given = {"WHICH": which, "warp_specialize": True}
+    made = next(modules(beside_transposes.request_for(tuple(got.values()), given, (2,))[1]))
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure
+    simulate(made, got, (2,))
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=0, atol=0)

@@ -6,11 +6,13 @@ import inspect
 from typing import Any
 
 import pytest
+import torch
 
 from tests.steered_kernels import DECLINED
 from tests.steered_kernels import SPECIALISED
 from tests.steered_kernels import Case
 from tests.steered_kernels import agree
+from tests.steered_kernels import by_programs
 from tests.steered_kernels import interpreted
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
@@ -118,3 +120,15 @@ def _stores(region: Region) -> bool:
 
 def _in_branch(machine: Any, op: Any) -> bool:
     return any(isinstance(o, If) for o in machine.enclosing(op))
+
+
+@pytest.mark.parametrize("which", ["one row", "one column", "one layer", "again"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_some_programs_end_early(which: str, persistent: bool) -> None:
+    """Where no launch that is tried has such a program, all roles take the branch at once."""
+    a, b, o = (torch.empty(s, device="meta", dtype=torch.bfloat16) for s in ((256, 256),) * 3)
+    args = (a, b, torch.empty(256, 256, device="meta"), o)
+    given = {"WHICH": which, "warp_specialize": True, "persistent": persistent}
+    made = next(modules(by_programs.request_for(args, given, (4, 4, 3))[1]))
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure

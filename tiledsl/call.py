@@ -43,6 +43,7 @@ OWN = frozenset(
 IGNORED = frozenset(
     {
         "enable_reflect_ftz",
+        "extern_libs",
         "kpack",
         "launch_cooperative_grid",
         "launch_pdl",

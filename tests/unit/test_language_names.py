@@ -118,6 +118,7 @@ def test_what_host_code_asks_of_the_driver() -> None:
     assert triton.constexpr_function(has) is has
     if not torch.cuda.is_available():
         assert driver.active.get_active_torch_device() == torch.device("cpu")
+        assert driver.active.utils.get_device_properties(None)["multiprocessor_count"] == 132
 
 
 def test_numbers_of_numpy() -> None:
@@ -128,6 +129,39 @@ def test_numbers_of_numpy() -> None:
     x, out = torch.randn(100), torch.empty(100)
     _scaled[(2,)](x, out, np.int64(100), BLOCK=np.int32(64))
     torch.testing.assert_close(out, 3 * x)
+    y = torch.zeros(8)
+    for given in ((np.int8(100), np.float32(0.5)), [np.int8(100), np.float32(0.5)]):
+        _sized[(1,)](y, given)
+        assert y.tolist() == [200.0, 0.5, 7.0, 400.0, *[0.0] * 4]
+
+
+_NESTED = [(1, np.int32(2)), np.int8(4)]
+
+
+@triton.jit
+def _sized(y, L: tl.constexpr):
+    tl.store(y, L[0] * 2)
+    tl.store(y + 1, L[1])
+    tl.store(y + 2, _NESTED[0][0] + _NESTED[0][1] + _NESTED[1])
+    count = 0
+    for _ in tl.static_range(L[0] * 4):
+        count += 1
+    tl.store(y + 3, count)
+
+
+def test_classes_of_descriptors() -> None:
+    x = torch.randn(16, 16)
+    out = torch.zeros(4)
+    _asks[(1,)](triton.TensorDescriptor.from_tensor(x, [16, 16]), x, out)
+    assert out.tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+@triton.jit
+def _asks(host, x, out):
+    made = tl.make_tensor_descriptor(x, [16, 16], [16, 1], [16, 16])
+    tl.store(out, 1.0 if isinstance(host, tl.tensor_descriptor) else 0.0)
+    tl.store(out + 1, 1.0 if isinstance(made, tl.tensor_descriptor) else 0.0)
+    tl.store(out + 2, 1.0 if isinstance(x, tl.tensor_descriptor) else 0.0)
 
 
 _SCALE = np.int64(3)

@@ -33,11 +33,13 @@ from tiledsl.frontend.unsupported import LANGUAGE_MODULE
 from tiledsl.frontend.unsupported import function_twin
 from tiledsl.ir import operators
 from tiledsl.ir.builtin import Builtin
+from tiledsl.ir.markers import LanguageObject
 from tiledsl.ir.markers import ObjectMethod
 from tiledsl.ir.markers import RangeSpec
 from tiledsl.ir.markers import Tensor
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import tensor
+from tiledsl.ir.markers import tensor_descriptor
 from tiledsl.ir.markers import unwrap
 from tiledsl.ir.op import Value
 from tiledsl.ir.operands import Operand
@@ -316,6 +318,8 @@ def _is_instance(value: object, class_: object) -> bool:
         return isinstance(value, Value)
     if class_ is constexpr:
         return not isinstance(value, Value)
+    if class_ is tensor_descriptor:
+        return isinstance(value, LanguageObject) and value.is_descriptor
     return isinstance(class_, type) and isinstance(value, class_)
 
 

@@ -31,6 +31,7 @@ from tiledsl.ir.ops.elementwise_functions import where
 from tiledsl.ir.pointer_values import pointer_dtype
 from tiledsl.ir.pointer_values import truth
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.types import TensorType
 
 # Python's own meaning, on compile-time values of any class.
 _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -141,6 +142,7 @@ def lower_unary(frame: Frame, node: ast.UnaryOp) -> object:
     value = evaluate(frame, node.operand)
     if isinstance(node.op, ast.Not):
         value = truth(value)
+        _need_no_tensor(value, "not")
     symbol, python = _UNARY[type(node.op)]
     return (
         operators.unary(frame.mark(node), symbol, value)
@@ -158,6 +160,7 @@ def lower_bool_op(frame: Frame, node: ast.BoolOp) -> object:
     for operand in node.values:
         last = evaluate(frame, operand)
         decides = truth(last)
+        _need_no_tensor(decides, "and" if is_and else "or")
         if not isinstance(decides, Value):
             if bool(decides) != is_and:
                 return last
@@ -168,6 +171,11 @@ def lower_bool_op(frame: Frame, node: ast.BoolOp) -> object:
                 frame.mark(node), "and" if is_and else "or", combined, decides
             )
     return last if combined is None else combined
+
+
+def _need_no_tensor(value: object, word: str) -> None:
+    if isinstance(value, Value) and isinstance(value.type, TensorType):
+        raise not_a_condition(value, word)
 
 
 @expression(ast.Compare)

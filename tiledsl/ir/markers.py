@@ -50,6 +50,10 @@ class tensor:  # noqa: N801
     """Annotation, and class for `isinstance`: any run-time value (a tile or a scalar)."""
 
 
+class tensor_descriptor:  # noqa: N801
+    """Class for `isinstance`: a descriptor, made on the host or in the kernel."""
+
+
 class constexpr:  # noqa: N801
     """A compile-time constant.
 
@@ -119,10 +123,20 @@ for _name in ("lt", "le", "gt", "ge"):
 
 
 def unwrap(value: Any) -> Any:
-    """The value inside a `constexpr`, and a number of NumPy as Python's; anything else as it is."""
+    """The value inside a `constexpr`, and NumPy's numbers as Python's; anything else as it is.
+
+    So in tuples and lists, which stay what they are where nothing in them changes.
+    """
     if isinstance(value, constexpr):
         value = value.value
-    return cast("Any", value.item()) if isinstance(value, _NUMBERS) else value
+    if isinstance(value, _NUMBERS):
+        return cast("Any", value.item())
+    if type(value) in (tuple, list):
+        items = cast("Sequence[Any]", value)
+        found = [unwrap(v) for v in items]
+        if any(x is not y for x, y in zip(found, items, strict=True)):
+            return tuple(found) if isinstance(value, tuple) else found
+    return value
 
 
 _NUMBERS = (np.bool_, np.integer, np.floating)
@@ -144,6 +158,11 @@ class LanguageObject:
 
     __slots__ = ()
     MISSING = object()
+
+    @property
+    def is_descriptor(self) -> bool:
+        """Whether this is a `tl.tensor_descriptor`."""
+        return False
 
     def member(self, name: str) -> object:
         """An attribute, a bound method, or `MISSING`."""

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tiledsl.language.names import *  # noqa: F403
 
 _SUBMODULES = ("core", "extra", "math", "standard")
-_MARKERS = ("Auto", "PropagateNan", "Tensor", "TensorList", "auto", "constexpr", "tensor")
+_MARKERS = (
+    "Auto", "PropagateNan", "Tensor", "TensorList", "auto", "constexpr", "tensor",
+    "tensor_descriptor",
+)  # fmt: skip
 
 globals().update(dtypes.BY_USER_NAME, dtype=dtypes.DType, cdiv=host_functions.cdiv)
 globals().update({name: getattr(markers, name) for name in _MARKERS})

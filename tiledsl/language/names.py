@@ -29,6 +29,7 @@ from tiledsl.ir.markers import TensorList
 from tiledsl.ir.markers import auto
 from tiledsl.ir.markers import constexpr
 from tiledsl.ir.markers import tensor
+from tiledsl.ir.markers import tensor_descriptor
 from tiledsl.ir.ops.atomic_functions import atomic_add
 from tiledsl.ir.ops.atomic_functions import atomic_and
 from tiledsl.ir.ops.atomic_functions import atomic_cas
@@ -270,6 +271,7 @@ __all__ = [
     "swizzle2d",
     "tanh",
     "tensor",
+    "tensor_descriptor",
     "topk",
     "trans",
     "uint8",

@@ -8,6 +8,8 @@ from typing import cast
 
 import torch
 
+from tiledsl.target import HOPPER
+
 
 @dataclass(frozen=True)
 class Target:
@@ -21,8 +23,15 @@ class Target:
 class Utils:
     """Properties of devices."""
 
-    def get_device_properties(self, device: int) -> dict[str, Any]:
-        """Counts and sizes by the names of Triton."""
+    def get_device_properties(self, device: int | None) -> dict[str, Any]:
+        """Counts and sizes by the names of Triton; those of an H200 where there is no GPU."""
+        if not torch.cuda.is_available():
+            return {
+                "max_shared_mem": HOPPER.smem_bytes,
+                "max_num_regs": HOPPER.registers_per_sm,
+                "multiprocessor_count": HOPPER.num_sms,
+                "warpSize": HOPPER.warp_lanes,
+            }
         cuda = cast("Any", torch.cuda)
         p = cuda.get_device_properties(device)
         return {

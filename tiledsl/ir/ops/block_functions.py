@@ -68,6 +68,11 @@ class TensorDescriptor(LanguageObject):
 
     geometry: Geometry
 
+    @property
+    def is_descriptor(self) -> bool:
+        """It is one."""
+        return True
+
     def member(self, name: str) -> object:
         """Attributes and methods in kernels."""
         facts: dict[str, object] = {

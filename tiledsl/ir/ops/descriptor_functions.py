@@ -31,6 +31,11 @@ class HostDescriptor(LanguageObject):
     shape: tuple[Value, ...]
     strides: tuple[Value, ...]
 
+    @property
+    def is_descriptor(self) -> bool:
+        """It is one."""
+        return True
+
     @staticmethod
     def of(b: Builder, tensor: Value, block_shape: tuple[int, ...], padding: str) -> HostDescriptor:
         """The descriptor of a tensor argument."""

@@ -186,6 +186,20 @@ def by_programs(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, o, WHICH: tl.constexpr
         if m == 1:  # never
             tl.store(o, tl.sum(acc))
     c.store((m * 64, n * 64), acc)
+
+
+@tiledsl.jit
+def loop_within(a: tl.Tensor, b: tl.Tensor, c: tl.Tensor, count, WHICH: tl.constexpr):
+    wide = tl.cdiv(c.shape[1], 64)
+    for t in range(tl.program_id(0), tl.cdiv(c.shape[0], 64) * wide, tl.num_programs(0)):
+        m, n = t // wide, t % wide
+        acc = tl.zeros((64, 64), tl.float32)
+        for k in range(0, a.shape[1], 64):
+            part = tl.dot(a.load((m * 64, k), (64, 64)), b.load((k, n * 64), (64, 64)))
+            acc += part * 0.5
+            for i in range(count + 1 if WHICH == "argument" else m):
+                acc = acc + i
+        c.store((m * 64, n * 64), acc)
 # fmt: on
 
 

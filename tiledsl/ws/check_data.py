@@ -69,10 +69,7 @@ def follows_from_data(
         if not any(v in values for v in steering_scalars(op)):
             continue
         inside = [o for r in op.regions for o in r.walk()]
-        if not flight.intersection(op.results) and not any(
-            type(o) in rules or o.effect is Effect.SYNC or flight.intersection(o.operands)
-            for o in inside
-        ):
+        if _is_quiet(op, inside, rules, flight):
             left_out.update((op, *inside))
         elif isinstance(op, If):
             chosen.append(op)
@@ -80,6 +77,28 @@ def follows_from_data(
             what = "how often a loop runs that synchronises follows from data"
             raise Fault("liveness", what, op)
     return Data(values, left_out, tuple(chosen))
+
+
+def quiet_loops(
+    ops: list[Op], needed: Collection[Value], rules: Container[type[Op]], flight: set[Value]
+) -> set[Op]:
+    """Loops, and what is in them, that neither synchronise nor make a scalar that is needed."""
+    out = set[Op]()
+    for op in ops:
+        if op in out or not isinstance(op, For) or any(r in needed for r in op.results):
+            continue
+        inside = [o for r in op.regions for o in r.walk()]
+        if _is_quiet(op, inside, rules, flight):
+            out.update((op, *inside))
+    return out
+
+
+def _is_quiet(op: Op, inside: list[Op], rules: Container[type[Op]], flight: set[Value]) -> bool:
+    """Whether nothing in a branch or loop matters to those who synchronise."""
+    return not flight.intersection(op.results) and not any(
+        type(o) in rules or o.effect is Effect.SYNC or flight.intersection(o.operands)
+        for o in inside
+    )
 
 
 def _is_made_from_data(v: Value, rules: Container[type[Op]]) -> bool:

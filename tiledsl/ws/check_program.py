@@ -38,6 +38,7 @@ from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TileType
 from tiledsl.ws.check_data import NO_DATA
 from tiledsl.ws.check_data import follows_from_data
+from tiledsl.ws.check_data import quiet_loops
 from tiledsl.ws.check_data import refuse_data
 
 
@@ -283,6 +284,10 @@ def cut_down(
     ops = [o for found in by_role.values() for o in found]
     flight = flight_values(ops)
     needed = needed_scalars(_roots(ops, rules))
+    quiet = set[Op]() if whole else quiet_loops(ops, needed, rules, flight)
+    if quiet:
+        ops = [o for o in ops if o not in quiet]
+        needed = needed_scalars(_roots(ops, rules))
     data = NO_DATA if whole else follows_from_data(graph, ops, needed, rules, flight)
     if data.values:
         ops = [o for o in ops if o not in data.left_out]

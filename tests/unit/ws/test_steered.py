@@ -14,6 +14,7 @@ from tests.steered_kernels import Case
 from tests.steered_kernels import agree
 from tests.steered_kernels import by_programs
 from tests.steered_kernels import interpreted
+from tests.steered_kernels import loop_within
 from tiledsl.compiled import Kernel
 from tiledsl.compiler import modules
 from tiledsl.errors import ScheduleError
@@ -130,5 +131,19 @@ def test_some_programs_end_early(which: str, persistent: bool) -> None:
     args = (a, b, torch.empty(256, 256, device="meta"), o)
     given = {"WHICH": which, "warp_specialize": True, "persistent": persistent}
     made = next(modules(by_programs.request_for(args, given, (4, 4, 3))[1]))
+    assert made.certificate is not None
+    assert made.certificate.proved, made.certificate.failure
+
+
+@pytest.mark.parametrize("which", ["argument", "place"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_loops_in_which_nothing_synchronises_are_no_part_of_the_proof(
+    which: str, persistent: bool
+) -> None:
+    """In a loop over tiles its many trips were followed to no end, or none were found."""
+    a, b = (torch.empty(256, 256, device="meta", dtype=torch.bfloat16) for _ in range(2))
+    args = (a, b, torch.empty(256, 256, device="meta"), 1)
+    given = {"WHICH": which, "warp_specialize": True, "persistent": persistent}
+    made = next(modules(loop_within.request_for(args, given, (4,))[1]))
     assert made.certificate is not None
     assert made.certificate.proved, made.certificate.failure

@@ -247,6 +247,12 @@ def _bounded(dim: int, side: Side, bounds: list[Bound], outer: dict[BoxNumber, S
             side = _lifted(side, side.start + b.limit, outer)
         limit = side.start + b.limit
         if not b.is_upper:
+            if limit.number is None:
+                raise NotAffine(
+                    f"the low end of dimension {dim} is bounded by no number; a multiple of an "
+                    "argument in its index is taken for a dimension of its own, unless that "
+                    "argument is a tl.constexpr"
+                )
             if limit.number != 0:
                 raise NotAffine(f"the mask cuts dimension {dim} at the low end")
             continue

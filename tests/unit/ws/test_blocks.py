@@ -211,6 +211,7 @@ def declined(change: Callable[[str], str], **specs_: Any) -> str:
         ("& (rn < N)[None, :]", "& (rn != 3)[None, :]", "the mask is no bound"),
         ("& (rn < N)[None, :]", "& (rn < N - 1)[None, :]", "is no product of numbers and arguments"),
         ("& (rn < N)[None, :]", "& (rn >= 1)[None, :]", "the mask cuts dimension 1 at the low end"),
+        ("& (rn < N)[None, :]", "& (rn >= M)[None, :]", "dimension 1 is bounded by no number"),
         ("* sb + rn[None, :]", "* sb + rn[None, :] * sb", "two dimensions have the same stride"),
         ("* sb + rn[None, :]", "* sb + (rn * rn)[None, :]", "two coordinates are multiplied"),
         ("* sb + rn[None, :]", "* sb + (rn // 2)[None, :]", "an index comes from `//`, and is no sum"),

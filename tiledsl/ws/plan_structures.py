@@ -17,6 +17,11 @@ from tiledsl.ws.plan_sizes import MOST_SUMS
 
 LATE = 1.3
 """By how much longer than the tensor core L2 takes for a slot that comes late."""
+FREE = 1.15
+"""By how much longer it takes where two warpgroups with scales take no turns. Block scales to f32
+sums: 128 x 112 (1.18) without turns 0.94 to 1.06, in turns 0.89 to 0.99; 128 x 224 (0.87) 0.938
+and 0.960.
+"""
 
 
 def structures(tile: tuple[int, int, int], shape: KernelShape, swap: bool | None) -> Iterator[Plan]:
@@ -94,8 +99,8 @@ class Structures:
         """Warpgroups at one tile start products in turns, where CUDA cores go on with these.
 
         Three gain 1 to 2 % by it. Two that only add lose 2 to 7 %; with scales in the slots two
-        gain 9 to 16 %, three 4 to 7 %. Where slots come late, two wait for these, not for each
-        other: block scales, 128 x 7168 x 7168, 128 x 64, 23.5 us in turns, 17.8 as they can.
+        gain 9 to 16 %, three 4 to 7 %. Where L2 is slower (`FREE`), two wait for slots, not for
+        each other: block scales, 128 x 7168 x 7168, 128 x 64, 23.5 us in turns, 17.8 as they can.
         """
         s, asked = self.shape, self.overrides.ping_pong
         if base.num_consumers == 1 or s.num_loops > 1:
@@ -105,7 +110,7 @@ class Structures:
         if s.partial is None:
             return base
         shares_rows = base.split == 0 and not base.swapped
-        two = bool(s.vectors) and shares_rows and not self.is_late(base, p)
+        two = bool(s.vectors) and shares_rows and not self.is_late(base, p, FREE)
         own = base.num_consumers > 2 or two
         return revised(base, turns=own if asked is None else asked)
 
@@ -205,9 +210,9 @@ class Structures:
         rows = 64 if self.shape.mn_major[side] else extent
         return rows % (8 * size) == 0
 
-    def is_late(self, plan: Plan, p: Problem) -> bool:
+    def is_late(self, plan: Plan, p: Problem, by: float = LATE) -> bool:
         """Whether L2 takes longer for a slot than the tensor core, by far."""
-        return l2_clocks(plan, p, self.multicast(plan)) > LATE * p.product_clocks
+        return l2_clocks(plan, p, self.multicast(plan)) > by * p.product_clocks
 
     def multicast(self, plan: Plan) -> tuple[bool, bool]:
         """Which operands the CTAs of a cluster share."""

@@ -433,6 +433,8 @@ def test_tiles_that_fill_the_sms_may_lie_in_two_blocks(K: int) -> None:
     """256 x 7168, 128 CTAs of 112 columns beside 112 of 128: 0.94 to 0.95 of the time (H200)."""
     kernel = scaled(256, 7168, K)
     assert (kernel.constants["BM"], kernel.constants["BN"]) == (128, 112)
+    assert isinstance(kernel.plan, Plan)
+    assert not kernel.plan.turns, "they wait for slots"
 
 
 def test_two_in_turns_store_their_result_at_once() -> None:

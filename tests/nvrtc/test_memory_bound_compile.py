@@ -206,6 +206,12 @@ def test_gradient_of_norm(n: int, dtype: torch.dtype) -> None:
     assert source.count("reduce_cluster") == (ctas > 1)
     assert "prefetch_lanes" not in source
     assert "cluster_sync" not in source
+    # In a cluster the next row's scalars do not wait behind copies of later rows.
+    loop = source[source.index("for (int row_1") :]
+    before, _, after = loop.partition("cp_async_wait")
+    assert ("warp_sync();" in before) == (ctas > 1)
+    assert "load_one" in before
+    assert "load_one" not in after
 
 
 @pytest.mark.parametrize(("stages", "slots"), [(1, 1), (3, 3), (100, 7)])

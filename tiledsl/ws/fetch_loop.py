@@ -51,13 +51,14 @@ class Space:
     """What a CTA has for its slots.
 
     num_threads, room_bytes: of the CTA. num_blocks: CTAs on an SM. asked: iterations that the user
-    wants on their way, 0 for as many as the SM needs bytes.
+    wants on their way, 0 for as many as the SM needs bytes. num_ctas: that share a program.
     """
 
     num_threads: int
     room_bytes: int
     num_blocks: int = 1
     asked: int = 0
+    num_ctas: int = 1
 
     def depth(self, slot_bytes: int) -> int:
         """Slots of so many bytes; 0 where none fits."""
@@ -108,7 +109,9 @@ def fetch_loops(graph: TileGraph, region: Region, space: Space) -> Fetched:
             out.is_complete = False
             continue
         space = replace(space, room_bytes=space.room_bytes - depth * slot_bytes)
-        _Rewrite(graph, loop, found, depth, space.num_threads).run()
+        made = _Rewrite(graph, loop, found, depth, space.num_threads).run()
+        if space.num_ctas > 1:
+            _keep_scalars_early(graph, made)
         what = "iterations ahead" if depth > 1 else "iteration ahead"
         line = f"{where}: fetched {depth} {what} through cp.async, {slot_bytes} bytes each"
         if depth < space.asked:
@@ -141,6 +144,21 @@ def _fetches(loop: For, loads: list[pointer.LoadLanes], num_threads: int) -> lis
     return out
 
 
+def _keep_scalars_early(graph: TileGraph, loop: For) -> None:
+    """Scalars of the next iteration are loaded before the copies of later ones start.
+
+    Behind these they wait as long as they do, and all CTAs of the cluster for the last one. ptxas
+    moves them there, but not past a barrier of the warp. Gradients of norms, to a copy: 32768
+    columns of bf16 0.89 and 0.94 without, 0.94 and 1.00 with it; one CTA alone 0.95 to 0.98, 0.01
+    more than with it.
+    """
+    body = loop.body
+    reads = (op for op in body.ops if isinstance(op, pointer.LoadLanes) and op.slot is not None)
+    first = body.ops.index(next(reads))
+    if any(isinstance(op, pointer.Load) for op in body.ops[:first]):
+        Builder(graph, body, first, loop.loc).add(pointer.Barrier(warp=True, loc=loop.loc))
+
+
 class _Rewrite:
     """The rewrite of one loop. depth: slots, and iterations between a copy and its use."""
 
@@ -154,7 +172,8 @@ class _Rewrite:
         self.num_threads = num_threads
         self.rings: list[Value] = []
 
-    def run(self) -> None:
+    def run(self) -> For:
+        """The loop in the place of the old one."""
         old = self.old
         assert old.parent is not None
         b = Builder(self.graph, old.parent, old.parent.ops.index(old), old.loc)
@@ -185,6 +204,7 @@ class _Rewrite:
         for _ in range(self.depth):
             following = after.value(ew.Add(following, loop.step))
         self.fetch(after, following, slot, exists, old_iv=loop.iv)
+        return loop
 
     def fetch(
         self, b: Builder, iv: Value, index: Value, exists: Value, old_iv: Value | None = None

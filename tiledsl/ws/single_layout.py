@@ -336,7 +336,8 @@ def _lay_out(
         problem = error.message
     space = space_of(target, plan.min_blocks, role)
     if fetches and not plan.stays and not graph.find(mma.Dot):
-        found = fetch_loops(out, role.body, Space(plan.num_threads, space, plan.min_blocks, depth))
+        of_cta = Space(plan.num_threads, space, plan.min_blocks, depth, plan.num_ctas)
+        found = fetch_loops(out, role.body, of_cta)
         if not found.is_complete:
             made = _lay_out(graph, plan, target, depth, room, fetches=False)
             return replace(made, notes=[*found.notes, *made.notes])

@@ -167,14 +167,13 @@ void issue_store(u32 src, u32 bytes, u32 align, u32 swizzle, const char* what, s
 }  // namespace
 
 // Ends the run where bytes of global memory belong neither to an argument, nor to a variable of the kernel, nor may lie
-// where an address points that an argument holds.
-void check_inside(const void* p, u64 bytes) {
+// where an address points that an argument holds. The last vector of an argument may go beyond its end: into `guard` bytes.
+void check_inside(const void* p, u64 bytes, u64 guard = GUARD_BYTES) {
   static size_t last = 0;                   // most accesses go where the one before them went
   const u64 at = (u64)p;
   auto& all = machine.arguments;
-  // The last vector of an argument may go beyond its end: into the bytes that guard it.
   auto is_inside = [&](const Region& r) {
-    return at < r.end && r.begin < at + bytes && r.begin <= at + GUARD_BYTES && at + bytes <= r.end + GUARD_BYTES;
+    return at < r.end && r.begin < at + bytes && r.begin <= at + guard && at + bytes <= r.end + guard;
   };
   if (bytes == 0 || (last < all.size() && is_inside(all[last]))) return;
   const Region* nearest = nullptr;
@@ -220,6 +219,10 @@ void tensor_load(u32 dst, const void* map, u32 bar, u32 mask, bool is_multicast,
   preempt();
   const Box box = make_box(map, rank, at, "TMA load");
   std::erase(fiber.cta->fetched, asked_for(box));
+  // A map bounds rows exactly, as far as it has extents: what it reads beyond an argument may lie in no memory at all.
+  each_row(box, [&](u32, const u8* from, u32 begin, u32 end) {
+    if (from) check_inside(from + begin, end - begin, 0);
+  });
   auto fill = [box](Cta& cta, u32 offset) {
     each_row(box, [&](u32 row, const u8* from, u32 begin, u32 end) {
       const u32 inner = box.map.box[0] * box.map.elem_bytes;

@@ -19,6 +19,7 @@ from tiledsl.errors import SourceLoc
 from tiledsl.ir.analysis.affine import NotAffine
 from tiledsl.ir.analysis.affine import Product
 from tiledsl.ir.analysis.affine import Sum
+from tiledsl.ir.analysis.axis_info import axis_facts
 from tiledsl.ir.analysis.axis_values import Divisors
 from tiledsl.ir.builder import Builder
 from tiledsl.ir.graph import TileGraph
@@ -45,6 +46,9 @@ from tiledsl.ir.specs import spec_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
+from tiledsl.ws.box_lines import Divides
+from tiledsl.ws.box_lines import quotient
+from tiledsl.ws.box_lines import within_rows
 from tiledsl.ws.box_numbers import as_item
 from tiledsl.ws.box_numbers import divisor_of
 from tiledsl.ws.box_numbers import factors_of
@@ -91,8 +95,10 @@ def block_accesses(graph: TileGraph, *, copies: bool = False) -> Blocks:
     written = _written(graph)
     boxes: dict[Op, Box] = {}
     divisors: Mapping[str, int] = graph.facts.get("divisors", {})
+    facts = axis_facts(graph.body, divisors)
+    loading = _Loading(graph, written, divisors, lambda v: facts.of(v).every)
     for load in operands:
-        found = _operand_box(graph, load, written, divisors)
+        found = loading.operand_box(load)
         if isinstance(found, Box):
             boxes[load] = found
             continue
@@ -113,24 +119,43 @@ def block_accesses(graph: TileGraph, *, copies: bool = False) -> Blocks:
         except NotAffine as reason:
             out.decline(op, str(reason))
             continue
-        problem = _problem(graph, op, box, written)
-        if problem:
-            out.decline(op, problem)
+        found = _problem(graph, op, box, written) or loading.within_rows(op, box)
+        if isinstance(found, Box):
+            boxes[op] = found
         else:
-            boxes[op] = box
+            out.decline(op, found)
     _rewrite(graph, boxes, divisors, out)
     return out
 
 
-def _operand_box(
-    graph: TileGraph, load: Load, written: set[str] | None, divisors: Mapping[str, int]
-) -> Box | str:
-    """The box that a tensor map loads for an operand, or why there is none."""
-    try:
-        box = box_of(load)
-    except NotAffine as reason:
-        return str(reason)
-    return _problem(graph, load, box, written) or tma_problem(load, box, divisors) or box
+@dataclass(frozen=True)
+class _Loading:
+    """How boxes are found for loads of a graph.
+
+    written: pointers that it writes through. divisors: of arguments. divides: of scalars.
+    """
+
+    graph: TileGraph
+    written: set[str] | None
+    divisors: Mapping[str, int]
+    divides: Divides
+
+    def operand_box(self, load: Load) -> Box | str:
+        """The box that a tensor map loads for an operand, or why there is none."""
+        try:
+            box = box_of(load)
+        except NotAffine as reason:
+            return str(reason)
+        problem = _problem(self.graph, load, box, self.written)
+        return problem or tma_problem(load, box, self.divisors) or self.within_rows(load, box)
+
+    def within_rows(self, op: Load | Store, box: Box) -> Box | str:
+        """The box as a tensor map loads it, if one does."""
+        type_ = op.pointer.type
+        assert isinstance(type_, TileType)
+        if isinstance(op, Store) or tma_problem(op, box, self.divisors):
+            return box
+        return within_rows(box, type_.shape, pointed_to(op.pointer, "load"), self.divides)
 
 
 def _is_tile(value: Value) -> bool:
@@ -294,7 +319,7 @@ def _rewrite(
         tensor = _view(graph, box, dtype, divisors, known, out)
         assert op.parent is not None
         b = Builder(graph, op.parent, op.parent.ops.index(op), op.loc)
-        offsets = tuple(_coordinate(b, s.start) for s in box.all_sides)
+        offsets = tuple(_start(b, s) for s in box.all_sides)
         type_ = op.pointer.type
         assert isinstance(type_, TileType)
         block = (1,) * len(box.outer) + type_.shape
@@ -347,6 +372,17 @@ def _view(
     strides = tuple(as_item(s.stride) for s in sides)
     out.views.append(TensorView(name, box.base.name, dtype, shape, strides))
     return known[key]
+
+
+def _start(b: Builder, side: Side) -> Value:
+    """The first coordinate of a box along a dimension."""
+    if side.per == 1:
+        return _coordinate(b, side.start)
+    whole, rest = quotient(side.start, side.per)
+    if not rest.products:
+        return _coordinate(b, whole)
+    parts = b.value(ew.FloorDiv(_coordinate(b, rest), b.value(ew.Constant(side.per, int32))))
+    return b.value(ew.Add(_coordinate(b, whole), parts)) if whole.products else parts
 
 
 def _coordinate(b: Builder, total: Sum) -> Value:

@@ -34,12 +34,14 @@ class Side:
 
     stride: elements. start: first coordinate. bound: extent of the tensor; None where the access is
     not bounded. wrap: whether coordinates beyond the bound begin anew instead of being left out.
+    per: what the start is a multiple of and the coordinate is counted in.
     """
 
     stride: BoxNumber
     start: Sum
     bound: BoxNumber | None = None
     wrap: bool = False
+    per: int = 1
 
 
 @dataclass(frozen=True)

@@ -183,10 +183,10 @@ class ConsumerBuilder(ConsumerLoop):
         """With multicast, the last CTA of a cluster may be outside the grid and must not store."""
         plan = self.plan
         if plan.cluster_size > 1 and plan.split_k == 1:
-            pid = self.programs[plan.cluster_axis] if self.programs else None
-            assert pid is not None
+            assert self.place
             bound = self.b.value(NumPrograms(plan.cluster_axis))
-            self.in_range = self.b.value(Compare("lt", pid, bound), "in_range")
+            at = self.place[plan.cluster_axis]
+            self.in_range = self.b.value(Compare("lt", at, bound), "in_range")
 
     # ------------------------------------------------------------------ ping-pong
     def enter_ping_pong(self, graph: TileGraph) -> None:

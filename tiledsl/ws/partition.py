@@ -42,6 +42,7 @@ from tiledsl.ir.ops.role import NumTiles
 from tiledsl.ir.ops.role import TileStep
 from tiledsl.ir.ops.role import WarpgroupIndex
 from tiledsl.ir.ops.smem import ReadScalars
+from tiledsl.ir.specs import TensorView
 from tiledsl.ir.types import ScalarType
 from tiledsl.ws.channels import TILE_FIELDS
 from tiledsl.ws.channels import Channel
@@ -85,6 +86,7 @@ class RoleBuilder:
         self.channels = channels
         self.map = dict(mapping)
         self.programs: tuple[Value, ...] | None = None
+        self.place: tuple[Value, ...] = ()
         self.tiles = tiles
 
     # ------------------------------------------------------------------ small helpers
@@ -185,14 +187,29 @@ class RoleBuilder:
         return to_program.results
 
     def use_programs(self, place: tuple[Value, ...]) -> None:
-        """The program ids of the tile at a place."""
+        """The program ids of the tile at a place.
+
+        A place beyond the grid, of which a cluster may have one, has no results. Masks keep its
+        loads within their tensors; where a tensor has an end that the kernel does not check, they
+        are those of the last program.
+        """
         plan, b = self.plan, self.b
+        self.place = place
         ids = list(place)
+        axis = plan.cluster_axis
+        if plan.cluster_size > 1 and plan.split_k == 1 and axis >= 0 and self.has_open_ends():
+            last = b.value(Sub(b.value(NumPrograms(axis)), self.const(1)))
+            ids[axis] = b.value(Min(ids[axis], last), "pid_inside")
         if plan.longest_first >= 0:
             end = b.value(NumPrograms(plan.longest_first))
             last = b.value(Sub(end, self.const(1)))
             ids[plan.longest_first] = b.value(Sub(last, ids[plan.longest_first]), "pid_reversed")
         self.programs = (ids[0], ids[1], ids[2])
+
+    def has_open_ends(self) -> bool:
+        """Whether a tensor that a pointer points to has an end that the kernel does not check."""
+        views: tuple[TensorView, ...] = self.b.graph.facts.get("views", ())
+        return any(None in view.shape for view in views)
 
     def drawn_tiles(self, first: Value, count: Value) -> tuple[While, Region]:
         """The loop over tiles that the load role draws from the launch's counter and hands on.

@@ -241,3 +241,52 @@ def test_low_bounds_of_zero_are_part_of_a_block() -> None:
         declined(lambda t: t.replace("& (rn < N)[None, :]", "& ((rn < N) & (rn >= 0))[None, :]"))
         == "nothing"
     )
+
+
+def unmasked(
+    a, b, c, N, K, start, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    rm, rn, rk = tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * sa + (start + k + rk)[None, :])
+        acc = tl.dot(x, tl.load(b + (k + rk)[:, None] * sb + rn[None, :]), acc)
+    tl.store(c + rm[:, None] * sc + rn[None, :], acc, mask=rn[None, :] < N)
+
+
+def without_masks(tile: dict[str, int], **changes: Any) -> tuple[TileGraph, Blocks]:
+    numbers = dict.fromkeys(("N", "K", "start", "sa", "sb", "sc"), N16)
+    return blocked(unmasked, dict.fromkeys("abc", P) | numbers | changes, **tile)
+
+
+def test_rows_without_masks_are_cut_where_tiles_are_no_whole_lines() -> None:
+    """A tensor map loads lines of 128 bytes, of which a tile of 32 halves is a half."""
+    graph, made = without_masks({"BM": 64, "BN": 96, "BK": 16})
+    assert made.notes == []
+    assert [(v.shape, v.strides) for v in made.views] == [
+        ((None, None, 16), (16, "sa", 1)),
+        ((None, None, 96), (96, "sb", 1)),
+        ((None, "N"), ("sc", 1)),
+    ]
+    loads = [op for op in graph.walk() if op.opcode == "memory.load"]
+    assert [op.block_shape for op in loads] == [(1, 64, 16), (1, 16, 96)]  # type: ignore[attr-defined]
+    _, made = without_masks({"BM": 64, "BN": 64, "BK": 64})
+    assert [v.shape for v in made.views] == [(None, None), (None, None), (None, "N")]
+
+
+@pytest.mark.parametrize(
+    ("tile", "changes"),
+    [
+        ({"BM": 64, "BN": 64, "BK": 32}, {"start": N16}),
+        ({"BM": 64, "BN": 64, "BK": 16}, {"start": N1}),
+    ],
+)
+def test_rows_without_masks_that_begin_anywhere(
+    tile: dict[str, int], changes: dict[str, Any]
+) -> None:
+    graph, made = without_masks(tile, **changes)
+    assert made.views == []
+    width = tile["BK"]
+    assert f"rows without a mask are loaded in tiles of {2 * width} bytes" in made.notes[0]
+    assert f"is not known to begin at a multiple of its {width} elements" in made.notes[0]
+    assert "memory.load" not in opcodes(graph)

@@ -415,6 +415,24 @@ def described(
     )
 
 
+def open_extents(
+    known: tuple[int | None, ...], strides: tuple[int, ...], total: int
+) -> tuple[int, ...]:
+    """Extents with guesses for those that are not known: of one, what is left of the elements.
+
+    Of more, how often the stride fits into the next larger one, the largest into the elements.
+    """
+    rest = max(1, total // prod(n or 1 for n in known))
+    if known.count(None) == 1:
+        return tuple(rest if n is None else n for n in known)
+
+    def guess(stride: int) -> int:
+        above = min((s for s in strides if s > stride), default=total)
+        return max(1, above // max(1, stride))
+
+    return tuple(guess(s) if n is None else n for n, s in zip(known, strides, strict=True))
+
+
 def _described(
     view: TensorView, specs: Mapping[str, Spec], args: Mapping[str, object]
 ) -> tuple[TensorSpec, Extents]:
@@ -424,10 +442,9 @@ def _described(
         return product_in(item, lambda name: int(args[name]))  # type: ignore[call-overload]
 
     strides = tuple(number(s) for s in view.strides)
-    known = [max(1, number(n)) for n in view.shape if n is not None]
-    total = getattr(args[view.pointer], "numel", lambda: prod(known))()
-    rest = max(1, int(total) // prod(known))
-    shape = tuple(rest if n is None else max(1, number(n)) for n in view.shape)
+    known = tuple(None if n is None else max(1, number(n)) for n in view.shape)
+    total = getattr(args[view.pointer], "numel", lambda: prod(n or 1 for n in known))()
+    shape = open_extents(known, strides, int(total))
     pointer = specs[view.pointer]
     align = pointer.align_bytes if isinstance(pointer, PointerSpec | TensorSpec) else 1
     made = spec_of(view.dtype, shape, strides, ptr=align % TMA_ALIGN_BYTES)

@@ -56,8 +56,8 @@ from tiledsl.ws.pointer_operands import pointer_operand
 from tiledsl.ws.prefetch import settle_prefetch
 from tiledsl.ws.producer import build_producer
 from tiledsl.ws.refusals import BY_OPTIONS
-from tiledsl.ws.refusals import fewer_slots
 from tiledsl.ws.refusals import note_failure
+from tiledsl.ws.refusals import other_slots
 from tiledsl.ws.rescale import fuse_consumer
 from tiledsl.ws.search_role import build_search
 from tiledsl.ws.select import Choice
@@ -254,9 +254,7 @@ def with_real_slots(request: Request, plan: Plan, smem: SmemPlan, notes: list[st
         why = "exchanges between threads take the room"
         notes.append(f"rings of {held} slots instead of {plan.num_stages}: {why}")
         plan = revised(plan, num_stages=smem.cut_slots[0])
-    asked = request.overrides.num_stages
-    if asked is not None and asked > plan.num_stages:
-        notes.append(fewer_slots(asked, plan.num_stages))
+    notes += other_slots(request.overrides, plan.num_stages)
     return plan
 
 

@@ -42,7 +42,6 @@ STRUCTURES = {
 SHALLOW = {
     "ping-pong": {**STRUCTURES["ping-pong"], "num_stages": 2, "mma_depth": 2},
     "cooperative": {**STRUCTURES["cooperative, cluster"], "num_stages": 2, "mma_depth": 2},
-    "one slot": {**STRUCTURES["one consumer"], "num_stages": 1, "mma_depth": 1},
 }
 
 
@@ -82,6 +81,15 @@ def test_an_empty_loop_gives_zeros() -> None:
 @pytest.mark.parametrize("name", SHALLOW)
 def test_shallow_rings(name: str) -> None:
     check(Problem(392, 264, 456), seeds=(0, 9, 10, 11), **SHALLOW[name])
+
+
+def test_a_ring_of_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch option asks for one; little shared memory may leave no more."""
+    monkeypatch.setattr("tiledsl.ws.planner.MAX_STAGES", 1)
+    options = {**STRUCTURES["one consumer"], "mma_depth": 1}
+    kernel = check(Problem(392, 264, 456), seeds=(0, 9, 10, 11), **options)
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.num_stages == 1
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(7, 129, 64), (130, 67, 129), (3, 1, 1), (129, 8, 7)])

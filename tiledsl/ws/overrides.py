@@ -23,6 +23,14 @@ class Overrides:
     prefetch: int | None = None
 
     @property
+    def slots(self) -> int | None:
+        """Slots asked of a ring between roles.
+
+        One (`num_stages=1`: do not pipeline) asks for none: roles that share one slot take turns.
+        """
+        return None if self.num_stages == 1 else self.num_stages
+
+    @property
     def structure(self) -> dict[str, object]:
         """Those set that only a specialised kernel can honour; all others are hints."""
         hints = ("num_stages", "persistent", "raster_group")

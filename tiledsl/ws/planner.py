@@ -141,7 +141,7 @@ class Planner:
         groups = plan.num_consumers * plan.store_buffers
         staging = self.sizes.staging_bytes(plan, tile, p) // plan.num_consumers * groups
         room = self.target.smem_bytes - staging - self.sizes.spare_bytes
-        least = plan.num_stages if self.overrides.num_stages else min(plan.num_stages, 4)
+        least = plan.num_stages if self.overrides.slots else min(plan.num_stages, 4)
         slots = min(2, (room - least * self.sizes.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
             depth = min(plan.num_stages, (room - slots * chunk) // self.sizes.slot_bytes(tile))
@@ -189,10 +189,10 @@ class Planner:
         once = plan.ping_pong or self.sizes.stores_once(plan, tile)
         for buffers in (1,) if once else (2, 1):
             depth = min(MAX_STAGES, (room - staging * buffers) // slot)
-            if depth >= (self.overrides.num_stages or 4):
+            if depth >= (self.overrides.slots or 4):
                 break
-        if self.overrides.num_stages is not None:
-            depth = min(depth, self.overrides.num_stages)
+        if self.overrides.slots is not None:
+            depth = min(depth, self.overrides.slots)
         elif s.copied and self.structures.is_late(plan, p):
             depth = min(depth, max(LEAST_STAGES, round(FLIGHT_BYTES / slot)))
         if depth < max(1, plan.mma_depth):

@@ -50,9 +50,18 @@ def no_stream(overrides: Overrides) -> ScheduleError:
     )
 
 
-def fewer_slots(asked: int, depth: int) -> str:
-    """The note on a ring that is less deep than was asked for."""
-    return f"num_stages={asked}: {depth} slots fit and are used"
+def other_slots(overrides: Overrides, depth: int) -> list[str]:
+    """The note on a ring that is not as deep as was asked for.
+
+    depth: of the ring between roles.
+    """
+    asked = overrides.num_stages
+    if asked == 1:
+        why = "roles that share one slot cannot overlap"
+        return [f"num_stages=1 leaves the depth to the compiler: {why}"]
+    if asked is not None and asked > depth:
+        return [f"num_stages={asked}: {depth} slots fit and are used"]
+    return []
 
 
 def not_specialised(
@@ -142,10 +151,10 @@ def _of_values(o: Overrides) -> Iterator[tuple[str, str]]:
         why = f"mma_depth must be at most {MOST_GROUPS}, got {o.mma_depth}: a wait leaves at most"
         why += f" {MOST_GROUPS - 1} wgmma groups in flight"
         yield why, f"give 1 to {MOST_GROUPS}, or leave the option out"
-    if o.mma_depth is not None and o.num_stages is not None and o.mma_depth > o.num_stages:
-        why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.num_stages}"
-        most = "1" if o.num_stages == 1 else f"1 to {o.num_stages}"
-        yield why, f"give an mma_depth of {most}, or a num_stages of {o.mma_depth} and more"
+    if o.mma_depth is not None and o.slots is not None and o.mma_depth > o.slots:
+        why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.slots}"
+        hint = f"give an mma_depth of 1 to {o.slots}, or a num_stages of {o.mma_depth} and more"
+        yield why, hint
     legal = {"num_consumers": (1, 2, 3), "split_k": (1, 2, 4), "cluster": (1, 2, 4)}
     for name, values in legal.items():
         got = getattr(o, name)

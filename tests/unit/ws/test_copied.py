@@ -80,6 +80,13 @@ def test_slots_and_order_where_L2_is_the_bound() -> None:
         assert f"stages {stages + 1}, " in asked.plan.describe()
 
 
+def test_one_stage_leaves_the_depth_to_the_compiler() -> None:
+    args = gathered_args(4096, 4096, 4096, (64, 64, 64))
+    made, _ = copied_kernel(gathered_matmul, args, num_stages=1)
+    assert made.plan == copied_kernel(gathered_matmul, args)[0].plan
+    assert any(n.startswith("num_stages=1 leaves the depth to the comp") for n in made.notes)
+
+
 def test_columns_that_wrap_around_beside_other_masks() -> None:
     """The weights of experts come in boxes: what lies beyond the last column is stored nowhere."""
     args, _, grid = moe_args(512, 4, 512, 512, (128, 128, 64))

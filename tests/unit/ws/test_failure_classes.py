@@ -118,9 +118,13 @@ def test_a_slot_is_kept_while_a_wgmma_in_flight_reads_it() -> None:
 
 
 def test_a_ring_may_be_too_shallow_for_what_is_in_flight() -> None:
-    matmul_case(64, 64, 64 * 3, num_stages=1)
-    with pytest.raises(ScheduleError, match="mma_depth"):
-        matmul_case(64, 64, 64 * 3, num_stages=1, mma_depth=2)
+    with pytest.raises(ScheduleError, match="mma_depth=3 needs as many slots, num_stages is 2"):
+        matmul_case(64, 64, 64 * 3, num_stages=2, mma_depth=3)
+
+
+def test_a_ring_of_one_slot_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiledsl.ws.planner.MAX_STAGES", 1)
+    assert matmul_case(64, 64, 64 * 3, mma_depth=1).plan.num_stages == 1
 
 
 def test_the_count_of_a_ring_goes_on_from_tile_to_tile() -> None:

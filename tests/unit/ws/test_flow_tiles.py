@@ -142,6 +142,12 @@ def test_more_slots_than_fit_are_a_hint() -> None:
     assert "num_stages=3: 2 slots fit and are used" in kernel.notes
 
 
+def test_one_stage_leaves_the_depth_to_the_compiler() -> None:
+    kernel = chosen(4096, 128, num_stages=1)
+    assert kernel.plan == chosen(4096, 128).plan
+    assert any(n.startswith("num_stages=1 leaves the depth to the comp") for n in kernel.notes)
+
+
 def test_the_raster_group_that_is_asked_for() -> None:
     assert chosen(4096, 128, raster_group=4).plan.raster_group == 4
     other = chosen(4096, 128, causal=False, raster_group=4)

@@ -148,6 +148,14 @@ def test_an_option_is_what_the_plan_says(options: dict[str, object]) -> None:
     assert {k: getattr(plan, FIELD.get(k, k)) for k in options} == options
 
 
+@pytest.mark.parametrize("options", [{}, {"mma_depth": 2}, {"ping_pong": True}], ids=str)
+def test_one_stage_leaves_the_depth_to_the_compiler(options: dict[str, object]) -> None:
+    kernel = first(matmul_request(4096, 4096, 4096, num_stages=1, **options))
+    assert kernel.plan == plan_for(4096, 4096, 4096, **options)[1]
+    why = "roles that share one slot cannot overlap"
+    assert f"num_stages=1 leaves the depth to the compiler: {why}" in kernel.notes
+
+
 def test_the_single_role_on_request() -> None:
     kernel = first(matmul_request(4096, 4096, 4096, warp_specialize=False))
     assert not isinstance(kernel.plan, Plan)

@@ -27,8 +27,8 @@ from tiledsl.ws.autos import constants_read
 from tiledsl.ws.autos import probe_constants
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
-from tiledsl.ws.blocks import described
 from tiledsl.ws.user_barriers import drop_user_barriers
+from tiledsl.ws.view_extents import described
 
 FAST_PASSES = ("fast-math", "canonicalize", "cse", "fold-scales")
 

@@ -7,11 +7,9 @@ a tensor map can load them, the pointers become tensor arguments ("views") that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
-from math import prod
 
 from tiledsl.dtypes import DType
 from tiledsl.dtypes import int32
@@ -37,12 +35,7 @@ from tiledsl.ir.ops.pointer import origin_of
 from tiledsl.ir.ops.pointer import pointed_to
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.specs import TMA_MAX_RANK
-from tiledsl.ir.specs import PointerSpec
-from tiledsl.ir.specs import Spec
-from tiledsl.ir.specs import TensorSpec
 from tiledsl.ir.specs import TensorView
-from tiledsl.ir.specs import product_in
-from tiledsl.ir.specs import spec_of
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.types import TensorType
 from tiledsl.ir.types import TileType
@@ -57,7 +50,6 @@ from tiledsl.ws.boxes import Box
 from tiledsl.ws.boxes import Side
 from tiledsl.ws.boxes import box_of
 from tiledsl.ws.boxes import upper_bounds
-from tiledsl.ws.launch import Extents
 
 
 @dataclass
@@ -401,51 +393,3 @@ def _coordinate(b: Builder, total: Sum) -> Value:
             term = b.value(ew.Mul(term, number))
         result = term if result is None else b.value(ew.Add(result, term))
     return result if result is not None else b.value(ew.Constant(0, int32))
-
-
-# ---------------------------------------------------------------------- planning
-def described(
-    views: Iterable[TensorView], specs: Mapping[str, Spec], args: Mapping[str, object]
-) -> tuple[dict[str, Spec], dict[str, object]]:
-    """Specs and arguments with those of views."""
-    found = {v.name: _described(v, specs, args) for v in views}
-    return (
-        {**specs, **{n: s for n, (s, _) in found.items()}},
-        {**args, **{n: e for n, (_, e) in found.items()}},
-    )
-
-
-def open_extents(
-    known: tuple[int | None, ...], strides: tuple[int, ...], total: int
-) -> tuple[int, ...]:
-    """Extents with guesses for those that are not known: of one, what is left of the elements.
-
-    Of more, how often the stride fits into the next larger one, the largest into the elements.
-    """
-    rest = max(1, total // prod(n or 1 for n in known))
-    if known.count(None) == 1:
-        return tuple(rest if n is None else n for n in known)
-
-    def guess(stride: int) -> int:
-        above = min((s for s in strides if s > stride), default=total)
-        return max(1, above // max(1, stride))
-
-    return tuple(guess(s) if n is None else n for n, s in zip(known, strides, strict=True))
-
-
-def _described(
-    view: TensorView, specs: Mapping[str, Spec], args: Mapping[str, object]
-) -> tuple[TensorSpec, Extents]:
-    """What the planner may know of a view for the launch at hand."""
-
-    def number(item: int | str) -> int:
-        return product_in(item, lambda name: int(args[name]))  # type: ignore[call-overload]
-
-    strides = tuple(number(s) for s in view.strides)
-    known = tuple(None if n is None else max(1, number(n)) for n in view.shape)
-    total = getattr(args[view.pointer], "numel", lambda: prod(n or 1 for n in known))()
-    shape = open_extents(known, strides, int(total))
-    pointer = specs[view.pointer]
-    align = pointer.align_bytes if isinstance(pointer, PointerSpec | TensorSpec) else 1
-    made = spec_of(view.dtype, shape, strides, ptr=align % TMA_ALIGN_BYTES)
-    return made, Extents(shape, strides)

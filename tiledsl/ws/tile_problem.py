@@ -17,12 +17,14 @@ from tiledsl.ir.analysis.evaluate import HostValues
 from tiledsl.ir.analysis.evaluate import Unknown
 from tiledsl.ir.graph import TileGraph
 from tiledsl.ir.op import Value
+from tiledsl.ir.ops import pointer
 from tiledsl.ir.ops.control import For
 from tiledsl.ir.ops.memory import tensors_of
 from tiledsl.ir.specs import ScalarSpec
 from tiledsl.ir.specs import TensorSpec
 from tiledsl.ws.analysis import Analysis
 from tiledsl.ws.analysis import analyze
+from tiledsl.ws.copy_rings import read_argument
 from tiledsl.ws.cost import COPY_CLOCKS
 from tiledsl.ws.cost import ROW_COPY_CLOCKS
 from tiledsl.ws.cost import Problem
@@ -36,6 +38,7 @@ from tiledsl.ws.outer_loops import OuterLoops
 from tiledsl.ws.outer_loops import loops_around
 from tiledsl.ws.plan import Plan
 from tiledsl.ws.stores import stored_geometry
+from tiledsl.ws.view_extents import elements_of
 
 FEW_ROWS = 64
 """Of an operand, beside which the other one is streamed."""
@@ -199,14 +202,20 @@ class TileProblems:
         return self.pitch_128(loaded), self.bytes_of(loaded) + copied, self.bytes_of(stored)
 
     def copied_bytes(self, item: OperandLoad) -> int:
-        """Bytes of an operand that threads copy, as if no two programs along its axes shared it."""
-        if not item.is_copied:
+        """Bytes of an operand that threads copy, as if no two programs along its axes shared it.
+
+        They are no more than the memory that it lies in, where the launch says how much that is.
+        """
+        if not isinstance(item.op, pointer.Load):
             return 0
         grid = self.request.launch.grid(self.fixed)
         tiles = prod(grid[axis] for axis in item.axes)
         step = constant_value(self.analysis.loops[0].loop.step)
         trips = max(1, self.span // int(step or 1))
-        return tiles * trips * prod(item.smem.shape) * item.smem.dtype.bytes
+        elements = tiles * trips * prod(item.smem.shape)
+        name = read_argument(self.graph, item.op.pointer)
+        held = elements_of(self.request.launch.args.get(name)) if name else 0
+        return min(elements, held or elements) * item.smem.dtype.bytes
 
     def rereads(self, grid: Grid) -> int:
         """How many programs read each tile of the operand with the most bytes."""

@@ -19,7 +19,6 @@ from tiledsl.ir.verifier import verify
 from tiledsl.lowering import TILE_PASSES
 from tiledsl.ws.blocks import Blocks
 from tiledsl.ws.blocks import block_accesses
-from tiledsl.ws.blocks import open_extents
 
 P, N16, N1, ONE = (
     PointerSpec(tl.float16),
@@ -291,13 +290,3 @@ def test_rows_without_masks_that_begin_anywhere(
     assert f"rows without a mask are loaded in tiles of {2 * width} bytes" in made.notes[0]
     assert f"is not known to begin at a multiple of its {width} elements" in made.notes[0]
     assert "memory.load" not in opcodes(graph)
-
-
-def test_extents_that_a_kernel_does_not_say() -> None:
-    """For the planner: what is left of the elements, or what strides make of them."""
-    assert open_extents((None, 96, 64), (96 * 64, 64, 1), 8 * 96 * 64) == (8, 96, 64)
-    assert open_extents((None, 64), (64, 1), 70) == (1, 64)
-    weights = (None, None, 32, 96)
-    assert open_extents(weights, (96 * 128, 32, 1, 128), 8 * 96 * 128) == (8, 4, 32, 96)
-    assert open_extents((None, None), (128, 1), 64 * 128) == (64, 128)
-    assert open_extents((None, None), (0, 1), 0) == (1, 1)

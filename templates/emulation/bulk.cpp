@@ -23,7 +23,11 @@ static_assert(sizeof(MapFacts) <= 128, "fits into a tensor map");
 struct Box {
   MapFacts map;
   i32 at[5];
-  u32 bytes = 1;
+  u32 bytes = 1;                            // of the tensor
+  u32 pitch = 0;                            // of its rows in shared memory: as an H200 has it, no less than the swizzle
+
+  u32 inner() const { return map.box[0] * map.elem_bytes; }
+  u32 span() const { return bytes / inner() * pitch; }
 };
 
 Box make_box(const void* map, u32 rank, const i32* at, const char* what) {
@@ -35,10 +39,10 @@ Box make_box(const void* map, u32 rank, const i32* at, const char* what) {
   for (u32 i = 0; i < rank; ++i) box.bytes *= box.map.box[i];
   box.bytes *= box.map.elem_bytes;
   if (at[0] * (i32)box.map.elem_bytes % 16) fault("%s: starts %d elements into a row, no multiple of 16 bytes", what, at[0]);
-  const u32 inner = box.map.box[0] * box.map.elem_bytes;
-  if (box.map.swizzle && inner != box.map.swizzle) {
-    fault("%s: an inner box of %u bytes under a swizzle of %u: not emulated", what, inner, box.map.swizzle);
+  if (box.map.swizzle && box.inner() > box.map.swizzle) {
+    fault("%s: an inner box of %u bytes under a swizzle of %u", what, box.inner(), box.map.swizzle);
   }
+  box.pitch = box.map.swizzle ? box.map.swizzle : box.inner();
   return box;
 }
 
@@ -47,14 +51,13 @@ BoxKey asked_for(const Box& box) {
   return {(i64)box.map.base, box.bytes, box.at[0], box.at[1], box.at[2], box.at[3], box.at[4]};
 }
 
-// Calls `row(offset in the box, global address or null, first and end byte inside the tensor)` for every inner row.
+// Calls `row(offset in shared memory, global address or null, first and end byte inside the tensor)` for every inner row.
 template <class F> void each_row(const Box& box, F row) {
   const MapFacts& map = box.map;
-  const u32 inner = map.box[0] * map.elem_bytes;
   u32 index[5] = {};
   const i64 first = box.at[0], left = (i64)map.extents[0] - first;
   const i64 begin = first < 0 ? -first : 0, end = left < map.box[0] ? left : map.box[0];
-  for (u32 offset = 0; offset < box.bytes; offset += inner) {
+  for (u32 offset = 0; offset < box.span(); offset += box.pitch) {
     bool is_inside = begin < end;
     u64 address = map.base + (u64)(first * map.elem_bytes);
     for (u32 i = 1; i < map.rank; ++i) {
@@ -84,20 +87,21 @@ std::vector<Cta*> targets(u32 mask, bool is_multicast, const char* what) {
   return out;
 }
 
-// Issue of a load of `bytes` to the same place in several blocks; `fill` gives the bytes when it runs.
-void issue_load(u32 dst, u32 bar, u32 bytes, u32 align, const std::vector<Cta*>& ctas, const char* what,
+// Issue of a load of `bytes` to the same place in several blocks, where it takes `span` of them; `fill` gives the bytes
+// when it runs.
+void issue_load(u32 dst, u32 bar, u32 bytes, u32 span, u32 align, const std::vector<Cta*>& ctas, const char* what,
                 std::function<void(Cta&, u32)> fill) {
-  const Place place = locate(dst, bytes, true, what), barrier = locate(bar, 8, true, what);
+  const Place place = locate(dst, span, true, what), barrier = locate(bar, 8, true, what);
   check_shared(*place.cta, place.offset, align, what);
   barrier_for(bar, true, what);
   if (place.cta != barrier.cta) fault("%s: destination and mbarrier lie in different blocks", what);
   for (Cta* cta : ctas) {
     if (cta->num_done == cta->fibers.size()) fault("%s: block rank %u has left the kernel", what, cta->rank);
-    begin_load(*cta, place.offset, bytes, what);
+    begin_load(*cta, place.offset, span, what);
   }
   auto run = [=] {
     for (Cta* cta : ctas) {
-      end_load(*cta, place.offset, bytes);
+      end_load(*cta, place.offset, span);
       fill(*cta, place.offset);
       complete_tx(*cta, barrier.offset, bytes);
     }
@@ -225,16 +229,15 @@ void tensor_load(u32 dst, const void* map, u32 bar, u32 mask, bool is_multicast,
   });
   auto fill = [box](Cta& cta, u32 offset) {
     each_row(box, [&](u32 row, const u8* from, u32 begin, u32 end) {
-      const u32 inner = box.map.box[0] * box.map.elem_bytes;
       u8 bytes[2048] = {};
       if (from) memcpy(bytes + begin, from + begin, end - begin);
-      for (u32 i = 0; i < inner; i += 16) {
+      for (u32 i = 0; i < box.inner(); i += 16) {
         const u32 to = swizzled(SHARED_BASE + offset + row + i, box.map.swizzle) - SHARED_BASE;
         memcpy(cta.shared + to, bytes + i, 16);
       }
     });
   };
-  issue_load(dst, bar, box.bytes, 128, targets(mask, is_multicast, "TMA load"), "TMA load", fill);
+  issue_load(dst, bar, box.bytes, box.span(), 128, targets(mask, is_multicast, "TMA load"), "TMA load", fill);
 }
 void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add) {
   Fiber& fiber = current();
@@ -244,6 +247,9 @@ void tensor_store(const void* map, u32 src, u32 rank, const i32* at, bool is_add
   const Box box = make_box(map, rank, at, what);
   for (u32 i = 0; i < rank; ++i) {
     if (at[i] < 0) fault("%s: starts %d before coordinate 0 of dimension %u", what, -at[i], i);
+  }
+  if (box.pitch != box.inner()) {
+    fault("%s: an inner box of %u bytes under a swizzle of %u: not emulated", what, box.inner(), box.map.swizzle);
   }
   auto write = [box, is_add](const u8* data) {
     each_row(box, [&](u32 row, u8* to, u32 begin, u32 end) {
@@ -266,7 +272,7 @@ void bulk_load(u32 dst, const void* src, u32 bytes, u32 bar, u32 mask, bool is_m
   if (bytes % 16 || bytes == 0 || (uintptr_t)src % 16) fault("bulk load of %u bytes from %p", bytes, src);
   check_inside(src, bytes);
   auto fill = [src, bytes](Cta& cta, u32 offset) { memcpy(cta.shared + offset, src, bytes); };
-  issue_load(dst, bar, bytes, 16, targets(mask, is_multicast, "bulk load"), "bulk load", fill);
+  issue_load(dst, bar, bytes, bytes, 16, targets(mask, is_multicast, "bulk load"), "bulk load", fill);
 }
 void bulk_push(u32 dst, u32 src, u32 bytes, u32 bar) {
   current().pc = EMU_HERE;
@@ -281,7 +287,7 @@ void bulk_push(u32 dst, u32 src, u32 bytes, u32 bar) {
     memcpy(cta.shared + offset, from.cta->shared + from.offset, bytes);
     for (u32 g = from.offset / 16; g < (from.offset + bytes) / 16; ++g) --from.cta->store_reads[g];
   };
-  issue_load(dst, bar, bytes, 16, {to.cta}, "bulk push", fill);
+  issue_load(dst, bar, bytes, bytes, 16, {to.cta}, "bulk push", fill);
 }
 void bulk_store(void* dst, u32 src, u32 bytes) {
   current().pc = EMU_HERE;

@@ -16,6 +16,10 @@ class Type:
     __slots__ = ()
 
 
+CHUNK_BYTES = 16
+"""What bulk copies bring of a row is a multiple of this."""
+
+
 @dataclass(frozen=True)
 class ScalarType(Type):
     """One element, equal in every thread of the program unless a layout says otherwise."""
@@ -116,6 +120,23 @@ class SmemType(Type):
     def box_rows(self) -> int:
         """Rows of one box: the product of the other extents."""
         return prod(n for i, n in enumerate(self.shape) if i != self.major)
+
+    @property
+    def copied_elems(self) -> int:
+        """Elements of one box along the contiguous dimension that a bulk copy brings.
+
+        Rows of a tile narrower than a box lie `swizzle_bytes` apart all the same, and a copy leaves
+        out what is behind them (seen on an H200). Ref: CUDA driver API, cuTensorMapEncodeTiled: the
+        inner dimension of a box is no more than the swizzle.
+        """
+        own = self.shape[self.major]
+        exact = own < self.box_elems and own * self.dtype.bytes % CHUNK_BYTES == 0
+        return own if exact else self.box_elems
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that bulk copies bring to one slot."""
+        return self.num_boxes * self.copied_elems * self.box_rows * self.dtype.bytes
 
     @cached_property
     def bytes(self) -> int:

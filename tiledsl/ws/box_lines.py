@@ -1,9 +1,9 @@
 """Boxes of tensors without known ends that are no whole lines of shared memory.
 
-A tile lies in shared memory in lines of 128 bytes, and so does what a tensor map loads of it: of a
-tile of 32 bf16 along its rows, twice as much as the kernel asks for. What lies beyond the extents
-of a tensor is filled with zeros and not read, but a row that no mask ends has no extent: the last
-one of a tensor would be read beyond its end. Such rows are cut into pieces as wide as the tile, the
+A tile lies in shared memory in lines of 128 bytes. One that is wider and no multiple of them is
+loaded in whole lines: of 96 bf16 along a row two lines, 128. What lies beyond the extents of a
+tensor is filled with zeros and not read, but a row that no mask ends has no extent: the last one of
+a tensor would be read beyond its end. Such rows are cut into pieces as wide as the tile, the
 innermost extent of a tensor with one more dimension, which counts the pieces.
 """
 
@@ -36,7 +36,7 @@ def within_rows(box: Box, shape: tuple[int, ...], dtype: DType, divides: Divides
     if inner is None or len(shape) < 2:
         return box
     side, width = box.sides[inner], shape[inner]
-    if side.bound is not None or width * dtype.bytes % ATOM_BYTES == 0:
+    if side.bound is not None or _is_copied_exactly(width * dtype.bytes):
         return box
     pieces = () if side.start.number == 0 else (Side(width, side.start, per=width),)
     problem = ""
@@ -54,6 +54,11 @@ def within_rows(box: Box, shape: tuple[int, ...], dtype: DType, divides: Divides
     piece = Side(1, Sum(), width)
     sides = (*box.sides[:inner], piece, *box.sides[inner + 1 :])
     return replace(box, outer=(*box.outer, *pieces), sides=sides)
+
+
+def _is_copied_exactly(width: int) -> bool:
+    """Whether copies of rows of so many bytes end with them (`SmemType.copied_elems`)."""
+    return width % (ATOM_BYTES if width > ATOM_BYTES else TMA_ALIGN_BYTES) == 0
 
 
 def quotient(total: Sum, per: int) -> tuple[Sum, Sum]:

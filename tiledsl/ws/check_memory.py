@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from math import prod
 
 from tiledsl.ir.op import Op
 from tiledsl.ir.op import Value
@@ -38,8 +39,8 @@ Box = tuple[tma.Load, int | None, int | None]
 class MemoryRules(BarrierRules):
     """Methods `link_<op>`, as of BarrierRules.
 
-    code: what runs. box_sizes: bytes of a copy, by op. flies: whether copies take their time; here
-    they arrive at once, which no barrier can tell from later.
+    code: what runs. box_sizes: bytes of a slot that a copy lies in, by op. flies: whether copies
+    take their time; here they arrive at once, which no barrier can tell from later.
     """
 
     code: Program
@@ -184,7 +185,7 @@ class MemoryRules(BarrierRules):
             what = f"multicast mask {mask:b} in a cluster of {self.cluster_size}"
             raise Fault("cluster", what, op)
         spans = self._spans(boxes, slot)
-        size = sum(hi - lo for lo, hi in spans)
+        size = sum(box_bytes(op) for op, _, _ in boxes)
         told = [cta for cta in self.ctas if mask >> cta.rank & 1]
         targets = [(cta.barriers[op.barriers], cta.buffers[slot.buffer]) for cta in told]
 
@@ -244,7 +245,7 @@ class MemoryRules(BarrierRules):
 
     def _span(self, op: tma.Load, part: int | None, slot: Slot) -> Span:
         start = op.offset_bytes + (part or 0) * op.part_bytes
-        end = start + (self.box_sizes.get(op) or self.box_sizes.setdefault(op, box_bytes(op)))
+        end = start + (self.box_sizes.get(op) or self.box_sizes.setdefault(op, box_span(op)))
         if end > slot.type.bytes:
             behind = end - slot.type.bytes
             raise Fault("ordering", f"the box ends {behind} bytes behind its slot", op)
@@ -462,7 +463,11 @@ def box_bytes(op: tma.Load) -> int:
     assert isinstance(made, tma.TensorMap)
     type_ = made.tensor.type
     assert isinstance(type_, TensorType)
-    total = type_.dtype.bytes
-    for n in made.box:
-        total *= n
-    return total
+    return prod(made.box) * type_.dtype.bytes
+
+
+def box_span(op: tma.Load) -> int:
+    """Bytes of a slot that a box lies in: its rows are as far apart as the swizzle is wide."""
+    made = op.map.defining_op
+    assert isinstance(made, tma.TensorMap)
+    return prod(made.box[1:]) * made.swizzle_bytes if made.swizzle_bytes else box_bytes(op)

@@ -68,7 +68,8 @@ class Ring:
     @property
     def bulk_bytes(self) -> int:
         """Bytes of a slot that bulk copies bring."""
-        return sum(p.bytes for i, p in enumerate(self.type.payload) if i not in self.copied)
+        own = (p for i, p in enumerate(self.type.payload) if i not in self.copied)
+        return sum(p.copied_bytes for p in own)
 
 
 class KernelObjects(StoreLowering):
@@ -278,20 +279,19 @@ class KernelObjects(StoreLowering):
         bulk = [(i, p) for i, p in enumerate(ring.type.payload) if i not in ring.copied]
         for load, (i, payload) in zip(loads, bulk, strict=True):
             split = ring.cluster_size if ring.multicast[i] else 1
-            ring.maps[i] = self.tensor_map(
-                load.tensor, load.squeeze, payload, payload.box_rows // split
-            )
+            lines = (payload.copied_elems, payload.box_rows // split)
+            ring.maps[i] = self.tensor_map(load.tensor, load.squeeze, payload, lines)
 
     def tensor_map(
-        self, tensor: Value, squeeze: tuple[int, ...], payload: SmemType, rows: int
+        self, tensor: Value, squeeze: tuple[int, ...], payload: SmemType, lines: tuple[int, int]
     ) -> Value:
+        """The map of boxes of so many elements of so many rows. payload: where they lie."""
+        width, rows = lines
         t = tensor_type(tensor, "tensor map")
         assert t.inner_dim is not None
         tensors = tensors_of(tensor)
         dims = (t.inner_dim, *(d for d in reversed(range(t.rank)) if d != t.inner_dim))
-        box = tuple(
-            payload.box_elems if d == t.inner_dim else (1 if d in squeeze else rows) for d in dims
-        )
+        box = tuple(width if d == t.inner_dim else (1 if d in squeeze else rows) for d in dims)
         if payload.paired:
             at = next(i for i, d in enumerate(dims) if d != t.inner_dim and d not in squeeze)
             dims = (*dims[: at + 1], *dims[at:])
@@ -310,7 +310,9 @@ class KernelObjects(StoreLowering):
         payload = SmemType(g.chunk_shape, tensor_type(op.tensor, "store").dtype, g.major)
         key = tensors_of(op.tensor)[0]
         if key not in self.store_maps:
-            self.store_maps[key] = self.tensor_map(op.tensor, op.squeeze, payload, g.rows)
+            lines = (payload.box_elems, g.rows)
+            self.store_maps[key] = self.tensor_map(op.tensor, op.squeeze, payload, lines)
         if op.end is not None and key not in self.part_maps:
-            maps = (self.tensor_map(op.tensor, op.squeeze, payload, n) for n in PART_ROWS)
+            parts = ((payload.box_elems, n) for n in PART_ROWS)
+            maps = (self.tensor_map(op.tensor, op.squeeze, payload, p) for p in parts)
             self.part_maps[key] = tuple(maps)

@@ -260,16 +260,16 @@ def without_masks(tile: dict[str, int], **changes: Any) -> tuple[TileGraph, Bloc
 
 
 def test_rows_without_masks_are_cut_where_tiles_are_no_whole_lines() -> None:
-    """A tensor map loads lines of 128 bytes, of which a tile of 32 halves is a half."""
+    """A tensor map loads lines of 128 bytes: two for a tile of 96 halves, of one a part."""
     graph, made = without_masks({"BM": 64, "BN": 96, "BK": 16})
     assert made.notes == []
     assert [(v.shape, v.strides) for v in made.views] == [
-        ((None, None, 16), (16, "sa", 1)),
+        ((None, None), ("sa", 1)),
         ((None, None, 96), (96, "sb", 1)),
         ((None, "N"), ("sc", 1)),
     ]
     loads = [op for op in graph.walk() if op.opcode == "memory.load"]
-    assert [op.block_shape for op in loads] == [(1, 64, 16), (1, 16, 96)]  # type: ignore[attr-defined]
+    assert [op.block_shape for op in loads] == [(64, 16), (1, 16, 96)]  # type: ignore[attr-defined]
     _, made = without_masks({"BM": 64, "BN": 64, "BK": 64})
     assert [v.shape for v in made.views] == [(None, None), (None, None), (None, "N")]
 
@@ -277,8 +277,8 @@ def test_rows_without_masks_are_cut_where_tiles_are_no_whole_lines() -> None:
 @pytest.mark.parametrize(
     ("tile", "changes"),
     [
-        ({"BM": 64, "BN": 64, "BK": 32}, {"start": N16}),
-        ({"BM": 64, "BN": 64, "BK": 16}, {"start": N1}),
+        ({"BM": 64, "BN": 64, "BK": 96}, {"start": N16}),
+        ({"BM": 64, "BN": 64, "BK": 80}, {"start": N16}),
     ],
 )
 def test_rows_without_masks_that_begin_anywhere(

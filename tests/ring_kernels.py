@@ -292,6 +292,6 @@ def _request(
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     request = Request(
         kernel.fn, specs, constants, Launch(runtime, lambda _: grid),
-        Overrides(**overrides), num_warps,
+        Overrides(num_warps, **overrides),
     )  # fmt: skip
     return request, runtime

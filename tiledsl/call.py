@@ -37,8 +37,7 @@ FLAGS = frozenset(
 COUNTS = frozenset({"prefetch"})
 """Options that may be 0, which stands for none of it."""
 OWN = frozenset(
-    {f.name for f in fields(Overrides)}
-    | {"debug", "delay", "enable_fp_fusion", "fast_math", "num_warps"}
+    {f.name for f in fields(Overrides)} | {"debug", "delay", "enable_fp_fusion", "fast_math"}
 )
 IGNORED = frozenset(
     {
@@ -70,7 +69,6 @@ class Call:
     runtime: dict[str, Any]
     constants: dict[str, Any]
     overrides: Overrides
-    num_warps: int | None
     fast_math: bool = False
     fp_fusion: bool = True
     build: Build = field(default_factory=Build)
@@ -122,14 +120,14 @@ def bind_call(
             )
     options = {k: unwrap(v) for k, v in options.items() if k in OWN}
     check_options(options)
-    num_warps = options.pop("num_warps", None)
+    num_warps = options.get("num_warps")
     if num_warps is not None and not (isinstance(num_warps, int) and 1 <= num_warps <= MAX_WARPS):
         raise LaunchError(f"launch option num_warps: expected 1 to {MAX_WARPS}, got {num_warps!r}")
     fast_math = bool(options.pop("fast_math", False))
     fusion = options.pop("enable_fp_fusion", None)
     build = build_of(options.pop("debug", None), options.pop("delay", None))
     overrides = Overrides(**options)
-    return Call(runtime, constants, overrides, num_warps, fast_math, fusion is not False, build)
+    return Call(runtime, constants, overrides, fast_math, fusion is not False, build)
 
 
 def build_of(debug: bool | None, delay: int | None) -> Build:

@@ -82,7 +82,6 @@ class Request:
     constants: Mapping[str, object]
     launch: Launch
     overrides: Overrides = field(default_factory=Overrides)
-    num_warps: int | None = None
     fast_math: bool = False
     target: Target = HOPPER
     dump: Path | None = None
@@ -92,6 +91,11 @@ class Request:
     f32_precision: str = ""
     copies: bool = False
     blocks: bool = True
+
+    @property
+    def num_warps(self) -> int | None:
+        """What is asked of a single role."""
+        return self.overrides.num_warps
 
 
 def dump(request: Request, graph: TileGraph, name: str) -> None:

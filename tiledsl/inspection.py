@@ -76,7 +76,6 @@ def request_of(
         constants,
         launch,
         call.overrides,
-        call.num_warps,
         call.fast_math,
         HOPPER,
         dump,

@@ -360,7 +360,7 @@ class JitFunction(Inspected):
     def _key(self, call: Call, sig: Signature, grid: GridLike) -> Any:
         """(types, values): what decides a program, as far as it is known before compiling."""
         constants = tuple((k, value_text(v)) for k, v in call.constants.items())
-        options = (call.overrides, call.num_warps, call.fast_math, call.fp_fusion, call.build)
+        options = (call.overrides, call.fast_math, call.fp_fusion, call.build)
         types: tuple[Any, ...] = (
             self.closure().digest, sig, constants, options, dot_precision(),
         )  # fmt: skip
@@ -437,8 +437,8 @@ class JitFunction(Inspected):
             facts[name] += "" if value is None else f" {value}"
         facts |= {k: repr(v) for k, v in call.constants.items()}
         facts |= {k: repr(v) for k, v in call.overrides.given.items()}
-        if call.num_warps is not None:
-            facts["num_warps"] = str(call.num_warps)
+        if call.overrides.num_warps is not None:
+            facts["num_warps"] = str(call.overrides.num_warps)
         facts |= {"fast_math": "True"} if call.fast_math else {}
         facts |= {} if call.fp_fusion else {"enable_fp_fusion": "False"}
         facts |= {"debug": "True"} if call.build.debug else {}

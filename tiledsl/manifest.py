@@ -135,7 +135,7 @@ def entry_of(kernel: JitFunction, event: hooks.Event) -> dict[str, Any]:
             "constants": {k: encode(v) for k, v in constants.items()},
             "chosen": {k: encode(v) for k, v in event.program.chosen.items()},
             "overrides": call.overrides.given,
-            "num_warps": call.num_warps,
+            "num_warps": call.overrides.num_warps,
             "fast_math": call.fast_math,
             "fp_fusion": call.fp_fusion,
             "grid": list(normalize_grid(event.grid, constants, call.runtime)),
@@ -218,10 +218,8 @@ def program_for(kernel: JitFunction, entry: dict[str, Any]) -> Program:
 
     sig = Signature(tuple(entry["names"]), decode(entry["specs"]))
     constants = {k: decode(v) for k, v in entry["constants"].items()}
-    overrides = Overrides(**entry["overrides"])
-    call = Call(
-        {}, constants, overrides, entry["num_warps"], entry["fast_math"], entry["fp_fusion"]
-    )
+    overrides = Overrides(entry["num_warps"], **entry["overrides"])
+    call = Call({}, constants, overrides, entry["fast_math"], entry["fp_fusion"])
     args: dict[str, Any] = {}
     for name, spec in zip(sig.names, sig.specs, strict=True):
         value = entry["args"][name]
@@ -234,7 +232,6 @@ def program_for(kernel: JitFunction, entry: dict[str, Any]) -> Program:
         constants,
         Launch(args, lambda _: (x, y, z)),
         overrides,
-        call.num_warps,
         call.fast_math,
         nvrtc_options=call.nvrtc_options,
         f32_precision=entry.get("f32_precision", ""),

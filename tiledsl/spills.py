@@ -55,7 +55,8 @@ def _fault(plan: SinglePlan, other: SinglePlan) -> str:
 def _without_the_option(request: Request, graph: TileGraph) -> SinglePlan | None:
     """The plan that the compiler would begin with by itself, where there is one."""
     try:
-        plan = single(replace(request, num_warps=None), graph, []).plan
+        free = replace(request, overrides=replace(request.overrides, num_warps=None))
+        plan = single(free, graph, []).plan
     except TileError:
         return None
     return plan if isinstance(plan, SinglePlan) else None

@@ -44,10 +44,8 @@ def compiled(
     found, _ = signature(runtime, pointers=names)
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     launch = Launch(runtime, lambda _: options.get("grid", (32, 32, 1)))
-    overrides = Overrides(persistent=options.get("persistent"))
-    request = Request(
-        kernel.fn, specs, constants, launch, overrides, num_warps=options.get("num_warps")
-    )
+    overrides = Overrides(options.get("num_warps"), persistent=options.get("persistent"))
+    request = Request(kernel.fn, specs, constants, launch, overrides)
     made = modules(request)
     return (next(made) if best else list(made)[-1]), runtime
 

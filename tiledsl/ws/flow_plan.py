@@ -280,8 +280,7 @@ def _slots(flow: Flow, base: Plan, overrides: Overrides, target: Target) -> _Slo
     depth = min((room - staging * buffers) // slot, 4)
     used = fixed + staging * buffers + depth * slot
     twice = outer and base.persistent and used + outer <= most
-    if overrides.slots is not None:
-        depth = min(depth, overrides.slots)
+    depth = overrides.depth(depth, depth)
     if depth < 1:
         blocks = {o.name: o.smem for f in flow.loops for g in f.groups for o in g}
         held = ", ".join(f"{n} {extents(s.shape)} {s.dtype}" for n, s in blocks.items())

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import fields
 
+OWN_SLOTS = 4
+"""Slots that are worth more than a second staging buffer, or a ring of what an epilogue loads."""
+
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user asked for at launch; None leaves the decision to the compiler."""
+    """What the user asked for at launch; None leaves the decision to the compiler.
 
+    num_warps: of a single role. Roles read no more of it than whether it is given (`depth`).
+    """
+
+    num_warps: int | None = None
     num_stages: int | None = None
     mma_depth: int | None = None
     num_consumers: int | None = None
@@ -31,6 +38,29 @@ class Overrides:
         return None if self.num_stages == 1 else self.num_stages
 
     @property
+    def least_slots(self) -> int:
+        """Slots that a ring between roles has before other things take room beside it."""
+        if self.slots is None or self.num_warps is not None:
+            return max(OWN_SLOTS, self.slots or 0)
+        return self.slots
+
+    def depth(self, own: int, fits: int) -> int:
+        """Slots of a ring between roles.
+
+        Beside `num_warps`, `num_stages` is that of one program of so many warps. Several would
+        share an SM, which has one ring here: with slots for as many programs as fit, but no more
+        than it has by itself.
+
+        own: what the compiler chooses by itself. fits: what there is room for.
+        """
+        if self.slots is None:
+            return own
+        if self.num_warps is None:
+            return min(fits, self.slots)
+        programs = max(1, fits // self.slots)
+        return min(fits, max(self.slots, self.mma_depth or 1, min(own, programs * self.slots)))
+
+    @property
     def structure(self) -> dict[str, object]:
         """Those set that only a specialised kernel can honour; all others are hints."""
         hints = ("num_stages", "persistent", "raster_group")
@@ -44,7 +74,6 @@ class Overrides:
 
     @property
     def given(self) -> dict[str, object]:
-        """The overrides that are set."""
-        return {
-            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None
-        }
+        """Those set that change plans of roles by themselves: all but `num_warps`."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "num_warps"}
+        return {k: v for k, v in found.items() if v is not None}

@@ -119,8 +119,6 @@ class Structures:
         o, s = self.overrides, self.shape
         if o.mma_depth is not None and s.partial is None and s.made is None:
             base = revised(base, mma_depth=o.mma_depth)
-        elif o.slots is not None:
-            base = revised(base, mma_depth=min(base.mma_depth, o.slots))
         persistent = o.persistent if o.persistent is not None else True
         if base.ping_pong and (
             not persistent or s.bound_axes or s.num_loops > 1 or not s.top_level

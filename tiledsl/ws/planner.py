@@ -141,10 +141,11 @@ class Planner:
         groups = plan.num_consumers * plan.store_buffers
         staging = self.sizes.staging_bytes(plan, tile, p) // plan.num_consumers * groups
         room = self.target.smem_bytes - staging - self.sizes.spare_bytes
-        least = plan.num_stages if self.overrides.slots else min(plan.num_stages, 4)
+        least = min(plan.num_stages, self.overrides.least_slots)
         slots = min(2, (room - least * self.sizes.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
-            depth = min(plan.num_stages, (room - slots * chunk) // self.sizes.slot_bytes(tile))
+            fits = min(plan.num_stages, (room - slots * chunk) // self.sizes.slot_bytes(tile))
+            depth = self.overrides.depth(fits, fits)
             yield revised(
                 plan,
                 epilogue_slots=slots,
@@ -185,16 +186,16 @@ class Planner:
         owned = -(-plan.num_consumers // plan.split_k)
         reduce = owned * (plan.split_k - 1) * stored * 512
         room = self.sizes.room_bytes(plan) - self.sizes.spare_bytes - reduce
-        depth, buffers = 0, 1
+        fits, buffers = 0, 1
         once = plan.ping_pong or self.sizes.stores_once(plan, tile)
         for buffers in (1,) if once else (2, 1):
-            depth = min(MAX_STAGES, (room - staging * buffers) // slot)
-            if depth >= (self.overrides.slots or 4):
+            fits = min(MAX_STAGES, (room - staging * buffers) // slot)
+            if fits >= self.overrides.least_slots:
                 break
-        if self.overrides.slots is not None:
-            depth = min(depth, self.overrides.slots)
-        elif s.copied and self.structures.is_late(plan, p):
-            depth = min(depth, max(LEAST_STAGES, round(FLIGHT_BYTES / slot)))
+        own = fits
+        if s.copied and self.structures.is_late(plan, p):
+            own = min(fits, max(LEAST_STAGES, round(FLIGHT_BYTES / slot)))
+        depth = self.overrides.depth(own, fits)
         if depth < max(1, plan.mma_depth):
             return None
         group = self.overrides.raster_group or self.raster_group(plan, tile)

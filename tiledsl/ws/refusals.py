@@ -61,6 +61,9 @@ def other_slots(overrides: Overrides, depth: int) -> list[str]:
         return [f"num_stages=1 leaves the depth to the compiler: {why}"]
     if asked is not None and asked > depth:
         return [f"num_stages={asked}: {depth} slots fit and are used"]
+    if asked is not None and asked < depth:
+        beside = f"num_stages={asked} beside num_warps={overrides.num_warps}"
+        return [f"{beside} is of one of several programs on an SM: {depth} slots"]
     return []
 
 
@@ -151,9 +154,10 @@ def _of_values(o: Overrides) -> Iterator[tuple[str, str]]:
         why = f"mma_depth must be at most {MOST_GROUPS}, got {o.mma_depth}: a wait leaves at most"
         why += f" {MOST_GROUPS - 1} wgmma groups in flight"
         yield why, f"give 1 to {MOST_GROUPS}, or leave the option out"
-    if o.mma_depth is not None and o.slots is not None and o.mma_depth > o.slots:
-        why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {o.slots}"
-        hint = f"give an mma_depth of 1 to {o.slots}, or a num_stages of {o.mma_depth} and more"
+    most = o.slots if o.num_warps is None else None
+    if o.mma_depth is not None and most is not None and o.mma_depth > most:
+        why = f"mma_depth={o.mma_depth} needs as many slots, num_stages is {most}"
+        hint = f"give an mma_depth of 1 to {most}, or a num_stages of {o.mma_depth} and more"
         yield why, hint
     legal = {"num_consumers": (1, 2, 3), "split_k": (1, 2, 4), "cluster": (1, 2, 4)}
     for name, values in legal.items():

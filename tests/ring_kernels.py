@@ -253,14 +253,11 @@ def ring_kernel(
     kernel: Any,
     args: list[Any],
     *,
-    num_warps: int | None = None,
     grid: tuple[int, int, int] = (32, 32, 1),
     **overrides: Any,
 ) -> tuple[Kernel, dict[str, Any]]:
     """The single-role kernel for arguments in order, and the run-time ones by name."""
-    request, runtime = _request(
-        kernel, args, num_warps, grid, {"warp_specialize": False, **overrides}
-    )
+    request, runtime = _request(kernel, args, grid, {"warp_specialize": False, **overrides})
     return list(modules(request))[-1], runtime
 
 
@@ -268,7 +265,7 @@ def copied_kernel(
     kernel: Any, args: list[Any], *, grid: tuple[int, int, int] = (32, 32, 1), **overrides: Any
 ) -> tuple[Kernel, dict[str, Any]]:
     """The kernel whose load role copies, for arguments in order, and the run-time ones by name."""
-    request, runtime = _request(kernel, args, None, grid, {"warp_specialize": True, **overrides})
+    request, runtime = _request(kernel, args, grid, {"warp_specialize": True, **overrides})
     made = next(modules(request))
     assert isinstance(made.plan, Plan), made.notes
     assert made.plan.copies
@@ -278,7 +275,6 @@ def copied_kernel(
 def _request(
     kernel: Any,
     args: list[Any],
-    num_warps: int | None,
     grid: tuple[int, int, int],
     overrides: dict[str, Any],
 ) -> tuple[Request, dict[str, Any]]:
@@ -292,6 +288,6 @@ def _request(
     specs: dict[str, Spec] = dict(zip(found.names, found.specs, strict=True))
     request = Request(
         kernel.fn, specs, constants, Launch(runtime, lambda _: grid),
-        Overrides(num_warps, **overrides),
+        Overrides(**overrides),
     )  # fmt: skip
     return request, runtime

@@ -144,8 +144,7 @@ class Planner:
         least = min(plan.num_stages, self.overrides.least_slots)
         slots = min(2, (room - least * self.sizes.slot_bytes(tile)) // chunk)
         if slots > 0 and tile[1] >= 64 and tile[0] <= 256:
-            fits = min(plan.num_stages, (room - slots * chunk) // self.sizes.slot_bytes(tile))
-            depth = self.overrides.depth(fits, fits)
+            depth = min(plan.num_stages, (room - slots * chunk) // self.sizes.slot_bytes(tile))
             yield revised(
                 plan,
                 epilogue_slots=slots,

@@ -87,6 +87,14 @@ def test_one_stage_leaves_the_depth_to_the_compiler() -> None:
     assert any(n.startswith("num_stages=1 leaves the depth to the comp") for n in made.notes)
 
 
+def test_stages_beside_warps_are_of_one_of_several_programs() -> None:
+    """By themselves 8 slots, which L2 fills; many more fit."""
+    args = gathered_args(4096, 4096, 4096, (64, 64, 64))
+    for stages, slots in ((2, 8), (3, 8), (9, 9)):
+        made, _ = copied_kernel(gathered_matmul, args, num_warps=4, num_stages=stages)
+        assert f"stages {slots}, " in made.plan.describe()
+
+
 def test_columns_that_wrap_around_beside_other_masks() -> None:
     """The weights of experts come in boxes: what lies beyond the last column is stored nowhere."""
     args, _, grid = moe_args(512, 4, 512, 512, (128, 128, 64))

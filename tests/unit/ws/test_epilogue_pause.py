@@ -61,6 +61,15 @@ def test_slots_for_all_chunks_need_no_condition() -> None:
     assert not isinstance(pause.parent.parent, If)
 
 
+@pytest.mark.parametrize(("stages", "slots"), [(2, 5), (3, 5), (4, 4), (5, 5)])
+def test_slots_of_several_programs_make_room_for_the_role(stages: int, slots: int) -> None:
+    """Six fit without it, and five beside it, which are what a ring has by itself."""
+    options = {"BM": 128, "BN": 128, "BK": 64, "cluster": 1, "ping_pong": True, "num_warps": 4}
+    plan = made_for(4096, 4096, 4096, **options, num_stages=stages).plan
+    assert isinstance(plan, Plan)
+    assert (plan.num_stages, plan.epilogue_slots) == (slots, 2)
+
+
 def test_a_cta_with_one_tile_does_not_stand_still() -> None:
     options = {"BM": 128, "BN": 128, "num_consumers": 2, "persistent": False, "cluster": 1}
     made = made_for(512, 512, 1024, **options)

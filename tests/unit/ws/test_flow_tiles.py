@@ -148,6 +148,15 @@ def test_one_stage_leaves_the_depth_to_the_compiler() -> None:
     assert any(n.startswith("num_stages=1 leaves the depth to the comp") for n in kernel.notes)
 
 
+def test_stages_beside_warps_are_of_one_of_several_programs() -> None:
+    """A loop has at most the four slots that it has by itself."""
+    for stages, slots in ((2, 4), (3, 3), (4, 4), (6, 4)):
+        tiles = {"BM": 128, "BN": 64}
+        kernel = chosen(4096, 128, num_warps=4, num_stages=stages, **tiles)
+        assert kernel.plan.num_stages == slots
+    assert chosen(4096, 128, num_stages=2, **tiles).plan.num_stages == 2
+
+
 def test_the_raster_group_that_is_asked_for() -> None:
     assert chosen(4096, 128, raster_group=4).plan.raster_group == 4
     other = chosen(4096, 128, causal=False, raster_group=4)

@@ -156,6 +156,46 @@ def test_one_stage_leaves_the_depth_to_the_compiler(options: dict[str, object]) 
     assert f"num_stages=1 leaves the depth to the compiler: {why}" in kernel.notes
 
 
+# Tile, num_stages beside num_warps=4, slots; 17, 13, 6 and 4 fit.
+PROGRAMS = [
+    ((64, 64, 32), 3, 15),
+    ((64, 64, 32), 9, 9),
+    ((64, 64, 64), 4, 12),
+    ((64, 64, 64), 12, 12),
+    ((64, 64, 64), 30, 13),
+    ((128, 128, 64), 3, 6),
+    ((128, 256, 64), 3, 3),
+]
+
+
+@pytest.mark.parametrize(("tile", "stages", "slots"), PROGRAMS, ids=str)
+def test_stages_beside_warps_are_of_one_of_several_programs(
+    tile: tuple[int, int, int], stages: int, slots: int
+) -> None:
+    options = {**dict(zip(("BM", "BN", "BK"), tile, strict=True)), "num_warps": 4}
+    kernel = first(matmul_request(4096, 4096, 4096, num_stages=stages, **options))
+    assert isinstance(kernel.plan, Plan)
+    assert kernel.plan.num_stages == slots
+    why = f"beside num_warps=4 is of one of several programs on an SM: {slots} slots"
+    notes = [n for n in kernel.notes if n.startswith("num_stages")]
+    few = [f"num_stages={stages}: {slots} slots fit and are used"]
+    many = [f"num_stages={stages} {why}"]
+    assert notes == (few if slots < stages else many if slots > stages else [])
+
+
+def test_stages_beside_warps_leave_the_plan_as_it_is_where_their_multiple_is_what_fits() -> None:
+    tile = {"BM": 128, "BN": 128, "BK": 64}
+    asked = plan_for(4096, 4096, 4096, **tile, num_warps=4, num_stages=2)[1]
+    assert asked == plan_for(4096, 4096, 4096, **tile)[1]
+    assert asked == plan_for(4096, 4096, 4096, **tile, num_warps=4)[1]
+
+
+def test_products_in_flight_are_more_than_the_stages_of_one_program() -> None:
+    _, plan = plan_for(4096, 4096, 4096, num_warps=4, num_stages=2, mma_depth=3)
+    assert plan.mma_depth == 3
+    assert plan.num_stages >= 4
+
+
 def test_the_single_role_on_request() -> None:
     kernel = first(matmul_request(4096, 4096, 4096, warp_specialize=False))
     assert not isinstance(kernel.plan, Plan)

@@ -85,8 +85,9 @@ def laid_out(
     the launch; where it has no more programs than there are SMs, none of these is shared. room:
     for exchanges that make accesses better; by default what the program leaves.
     """
-    # One slot leaves nothing to copy to while the tile before is multiplied.
-    most = MOST_SLOTS if asked is None else max(asked, 2)
+    # One slot leaves nothing to copy to while the tile before is multiplied: it asks for no depth.
+    is_open = asked is None or asked < 2
+    most = MOST_SLOTS if is_open else asked or 0
     if not graph.find(mma.Dot):
         return _attempt(graph, plan, target, asked or 0, room).laid_out(plan)
     made = _attempt(graph, plan, target, most, room)
@@ -102,7 +103,7 @@ def laid_out(
     depth = fits = min(most, (target.smem_bytes - rest) // slot_bytes)
     paired = (target.smem_per_sm_bytes // 2 - target.smem_reserved_bytes - rest) // slot_bytes
     is_crowded = plan.num_warps <= PAIRED_WARPS and prod(grid) > target.num_sms
-    if asked is None and is_crowded and paired >= PAIRED_SLOTS:
+    if is_open and is_crowded and paired >= PAIRED_SLOTS:
         depth = min(fits, paired)
         plan = replace(plan, min_blocks=max(plan.min_blocks, 2))
     depth = _one_wave(depth, slot_bytes, rest, plan, target, prod(grid))
@@ -124,7 +125,8 @@ def _not_followed(asked: int | None, fits: int, slot_bytes: int) -> str:
     if asked is None or 2 <= asked <= fits:
         return ""
     if asked < 2 <= fits:
-        return f"num_stages={asked}: copies ahead of a dot take two slots, which are used"
+        why = "copies ahead of a dot take two slots and more"
+        return f"num_stages={asked} leaves the depth to the compiler: {why}"
     return f"rings of {asked} slots: {max(fits, 0)} fit, {slot_bytes} bytes each"
 
 

@@ -40,6 +40,7 @@ from tiledsl.runtime.interop import storage_view
 from tiledsl.ws import simulate as machine
 from tiledsl.ws.launch import Extents
 from tiledsl.ws.stepping import Stepping
+from tiledsl.ws.view_extents import piece_width
 
 Arguments = Mapping[str, Any] | tuple[Any, ...] | list[Any]
 """By name, or in the order of the parameters."""
@@ -262,7 +263,9 @@ def view_array(view: TensorView, memory: Memory, numbers: Mapping[str, Any]) -> 
     strides = tuple(number(s) for s in view.strides)
     room = memory.flat.size - memory.offset
     shape = [1 if n is None else max(0, number(n)) for n in view.shape]
-    for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
+    width = piece_width(view.shape, view.strides)  # of pieces, which come before their rows
+    order = sorted(range(len(shape)), key=lambda d: (-strides[d], -d if strides[d] == width else d))
+    for dim in order:
         if view.shape[dim] is None:
             rest = sum((m - 1) * s for m, s in zip(shape, strides, strict=True))
             shape[dim] = max(1, (room - 1 - rest) // max(1, strides[dim]) + 1)

@@ -13,6 +13,7 @@ from tiledsl.codegen.module import TensorMapParam
 from tiledsl.codegen.params import UNBOUNDED
 from tiledsl.emulate.errors import EmulationFault
 from tiledsl.simulator import emulate
+from tiledsl.simulator import simulate
 
 
 @tiledsl.jit
@@ -77,6 +78,19 @@ def test_products_without_masks(tile: tuple[int, int, int], turned: bool) -> Non
     kernel = even.compile(*args, grid=grid)
     assert len(widths(kernel)) >= 2
     emulate(kernel, args, grid, seed=sum(tile))
+    torch.testing.assert_close(c.float(), a.float() @ b.float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_one_piece_are_simulated(turned: bool) -> None:
+    """Pieces are as far apart as the rows that they are cut from."""
+    M, N, K = 128, 96, 160
+    a, b = torch.randn(M, K).half(), torch.randn(K, N).half()
+    c, w = torch.zeros(M, N).half(), b.T.contiguous() if turned else b
+    args = (a, w, c, M, N, K, K, w.stride(0), N, 64, 96, 160 if turned else 32, turned)
+    kernel = even.compile(*args, grid=(2, 1))
+    assert max(map(len, widths(kernel))) == 3
+    simulate(kernel, args, (2, 1), seed=4)
     torch.testing.assert_close(c.float(), a.float() @ b.float(), rtol=2e-2, atol=2e-2)
 
 

@@ -102,6 +102,18 @@ def test_unchecked_extents_go_as_far_as_rows_and_memory_do(strides: tuple[int, i
     assert made.shape == ((40, 160) if strides[1] == 1 else (160, 40))
 
 
+PIECES = [((None, None, 80), (80, 80, 1)), ((None, 80, None), (80, 1, 80))]
+
+
+@pytest.mark.parametrize(("extents", "strides"), PIECES, ids=str)
+def test_rows_of_one_piece(extents: tuple[int | None, ...], strides: tuple[int, ...]) -> None:
+    """Rows that are cut into pieces go on as far as the memory does, not the pieces."""
+    view = TensorView("view", "p", tl.float16, extents, strides)
+    made = view_array(view, StorageView(np.arange(48 * 80, dtype=np.float16), 0), {})
+    assert sorted(made.shape) == [1, 48, 80]
+    assert made.shape[0] == 1
+
+
 def test_lists_of_tensors() -> None:
     problems = [tensors(m, 64, 64) for m in (64, 100)]
     args = {name: [p[name] for p in problems] for name in "abc"}

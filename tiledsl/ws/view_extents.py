@@ -62,10 +62,21 @@ def completed_extents(
     """
     out = [n or 1 for n in known]
     unknown = sorted((d for d, n in enumerate(known) if n is None), key=lambda d: strides[d])
+    width = piece_width(known, strides)
     for d in unknown:
         left = elements // prod(out)
         if d != unknown[-1]:
             larger = [s for s in strides if s > strides[d] > 0]
+            larger += [s for s in strides[d + 1 :] if s == strides[d] == width]  # one piece
             left = min([left, *(s // strides[d] for s in larger)])
         out[d] = max(1, left)
     return tuple(out)
+
+
+def piece_width(known: Sequence[int | str | None], strides: Sequence[int | str]) -> int:
+    """The step between pieces of rows (`tiledsl.ws.box_lines`), if there are any; 0 otherwise.
+
+    It is the extent within them. A row that is one piece is as far from the next one.
+    """
+    inner = (n for n, s in zip(known, strides, strict=True) if s == 1 and isinstance(n, int))
+    return next(inner, 0)

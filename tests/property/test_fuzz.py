@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tiledsl.compiled import Kernel
+from tiledsl.compiled import Request
+from tiledsl.compiler import modules
 from tiledsl.fuzz import device
 from tiledsl.fuzz import levels
 from tiledsl.fuzz.case import Argument
@@ -37,6 +41,7 @@ from tiledsl.fuzz.shrink import shrink
 from tiledsl.fuzz.worker import LAUNCHING
 from tiledsl.jit import JitFunction
 from tiledsl.runtime.interop import from_numpy
+from tiledsl.ws.check import Obligation
 
 SLICE = range(40)
 EMULATED = (0, 11)
@@ -279,6 +284,30 @@ def test_ctas_that_walk_over_tiles_are_few_in_the_second_launch(
     assert out.walked
     assert out.stayed
     assert stages == ["launching"]
+
+
+def test_a_plan_that_is_not_proved_is_simulated_and_not_emulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Roles may wait for each other in it for ever; the compiler takes another one."""
+    emulated: list[int] = []
+    failed = Obligation("liveness", proved=False, argument="no thread can go on")
+
+    def refused(request: Request) -> Iterator[Kernel]:
+        for kernel in modules(request):
+            assert kernel.certificate is not None
+            kernel.certificate.obligations.append(failed)
+            yield kernel
+
+    for made, want in ((modules, [0]), (refused, [])):
+        runner = levels.Runner(matmul(), Levels(emulation=1.0))
+        monkeypatch.setattr(levels, "modules", made)
+        monkeypatch.setattr(runner, "emulation", lambda _: emulated.append(0))
+        runner.run()
+        assert runner.out.findings == []
+        assert emulated == want
+        emulated.clear()
+    assert runner.out.unproved[0] == "liveness: no thread can go on"
 
 
 def test_a_compile_that_takes_long_is_a_finding_of_its_own() -> None:

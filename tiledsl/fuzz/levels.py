@@ -165,7 +165,7 @@ class Runner:
             if number == 0 or made.certificate is None:
                 if compiled:
                     self.nvrtc(made, call)
-                if emulated:
+                if emulated and (made.certificate is None or made.certificate.proved):
                     self.emulation(made)
             if number + 1 >= self.levels.plans:
                 return

@@ -67,11 +67,12 @@ def test_one_slot_less_for_small_tiles(columns: int) -> None:
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
 def test_depths(num_stages: int) -> None:
+    """Of 1 the compiler chooses it, and takes more than 3."""
     args = gathered_args(70, 64, 200, (64, 64, 32))
     notes = run(gathered_matmul, args, (2, 1), seed=num_stages, num_stages=num_stages)
     close(args[3], gathered_want(args))
     assert any(f"{num_stages} slots" in n for n in notes) == (num_stages > 1)
-    assert any("one product in flight" in n for n in notes) == (num_stages > 3)
+    assert any("one product in flight" in n for n in notes) == (num_stages not in (2, 3))
 
 
 @pytest.mark.parametrize("K", [0, 8, 64, 128, 136])

@@ -19,6 +19,7 @@ from tiledsl.ir.analysis.affine import Sum
 from tiledsl.ir.op import Value
 from tiledsl.ir.specs import TMA_ALIGN_BYTES
 from tiledsl.ir.specs import TMA_MAX_RANK
+from tiledsl.ir.types import SmemType
 from tiledsl.ws.boxes import Box
 from tiledsl.ws.boxes import Side
 from tiledsl.ws.dot_operands import ATOM_BYTES
@@ -36,7 +37,8 @@ def within_rows(box: Box, shape: tuple[int, ...], dtype: DType, divides: Divides
     if inner is None or len(shape) < 2:
         return box
     side, width = box.sides[inner], shape[inner]
-    if side.bound is not None or _is_copied_exactly(width * dtype.bytes):
+    row = SmemType((1, width), dtype, major=1)
+    if side.bound is not None or row.copied_bytes == width * dtype.bytes:
         return box
     pieces = () if side.start.number == 0 else (Side(width, side.start, per=width),)
     problem = ""
@@ -54,11 +56,6 @@ def within_rows(box: Box, shape: tuple[int, ...], dtype: DType, divides: Divides
     piece = Side(1, Sum(), width)
     sides = (*box.sides[:inner], piece, *box.sides[inner + 1 :])
     return replace(box, outer=(*box.outer, *pieces), sides=sides)
-
-
-def _is_copied_exactly(width: int) -> bool:
-    """Whether copies of rows of so many bytes end with them (`SmemType.copied_elems`)."""
-    return width % (ATOM_BYTES if width > ATOM_BYTES else TMA_ALIGN_BYTES) == 0
 
 
 def quotient(total: Sum, per: int) -> tuple[Sum, Sum]:
